@@ -60,6 +60,10 @@ class Connections(Generic[AConnection]):
         self._limits = limits
         self._open: set[AConnection] = set()
         self._per_network: Counter[str] = Counter()
+        self._per_site: Counter[str] = Counter()
+        # Who has a /48 has 65,536 networks: the last quarter is not for one that has half.
+        self._last_from = limits.connections - limits.connections // 4
+        self._site_max = max(limits.connections // 2, limits.connections_per_network)
         self._gone = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
         self.accepted = 0
@@ -94,7 +98,7 @@ class Connections(Generic[AConnection]):
             return False
         self.accepted += 1
         self._open.add(connection)
-        self._per_network[connection.network] += 1
+        self._enter_network(connection)
         return True
 
     def move(self, connection: AConnection, network: str) -> bool:
@@ -104,11 +108,18 @@ class Connections(Generic[AConnection]):
             return False
         self._leave_network(connection)
         connection.network = network
-        self._per_network[network] += 1
+        self._enter_network(connection)
         return True
 
     def _has_room(self, network: str) -> bool:
-        return not network or self._per_network[network] < self._limits.connections_per_network
+        if not network:
+            return True
+        if self._per_network[network] >= self._limits.connections_per_network:
+            return False
+        if len(self._open) < self._last_from:
+            return True
+        site = site_of(network)
+        return not site or self._per_site[site] < self._site_max
 
     def discard(self, connection: AConnection) -> None:
         """Forget one that is closed, or was never added."""
@@ -119,10 +130,20 @@ class Connections(Generic[AConnection]):
         if not self._open:
             self._gone.set()
 
+    def _enter_network(self, connection: AConnection) -> None:
+        self._per_network[connection.network] += 1
+        if site := site_of(connection.network):
+            self._per_site[site] += 1
+
     def _leave_network(self, connection: AConnection) -> None:
-        self._per_network[connection.network] -= 1
-        if not self._per_network[connection.network]:
-            del self._per_network[connection.network]
+        network = connection.network
+        self._per_network[network] -= 1
+        if not self._per_network[network]:
+            del self._per_network[network]
+        if site := site_of(network):
+            self._per_site[site] -= 1
+            if not self._per_site[site]:
+                del self._per_site[site]
 
     def start(self) -> None:
         """Sweep from now on, on the running loop."""
@@ -212,3 +233,12 @@ def network_of(address: str) -> str:
     if ":" not in address:
         return address
     return str(ipaddress.IPv6Network((address.partition("%")[0], 64), strict=False))
+
+
+@lru_cache(1024)
+def site_of(network: str) -> str:
+    """The IPv6 /48 that a network by `network_of` is in: what one customer has at most (RFC 6177).
+    "" of others."""
+    if ":" not in network:
+        return ""
+    return str(ipaddress.IPv6Network(network).supernet(new_prefix=48))

@@ -356,6 +356,9 @@ class WatchEvent(msgspec.Struct, frozen=True):
     type: Literal["Added", "Modified", "Deleted", "Bookmark"]
     resource_version: str  # where a later watch may resume
     object: dict[str, Any] | None = None
+    was_in: str = ""
+    """Scope that the object had before, where a log knows it: whoever may see only some has to be
+    told that it left them."""
 
 
 class Watch(Protocol):

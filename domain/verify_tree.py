@@ -123,13 +123,16 @@ class TreeVerifier:
             self._check_state(stored, row.body)
 
     def _check_state(self, stored: StoredCheckpoint, body: bytes | None) -> None:
-        """The digest beside a checkpoint; of an anchor there are the rows that are kept."""
-        if stored.state is None or body is None or stored.state == sha256(body).digest():
+        """The digest beside a checkpoint; of an anchor there are the rows that are kept, and of one
+        that was an anchor before nothing."""
+        if body is None or stored.state == sha256(body).digest():
             return
         anchor = self._log.anchor()
-        if anchor is None or stored.state != anchor.kept:
-            message = f"the digest of the state beside the checkpoint of {stored.size} is another"
-            self._damage("tree", stored.size, message)
+        if anchor is not None and (stored.state == anchor.kept or stored.size <= anchor.upto):
+            return
+        what = "missing" if stored.state is None else "another"
+        message = f"the digest of the state beside the checkpoint of {stored.size} is {what}"
+        self._damage("tree", stored.size, message)
 
     def feed_pruned(self, seq: int, leaf: bytes) -> None:
         """The leaf of a row that is gone, as the tiles have it."""

@@ -18,7 +18,12 @@ from kudurru.domain.dns.names import to_text
 from kudurru.domain.errors import Busy, Cause, Conflict, KudurruError, MassChange
 from kudurru.domain.events import Who
 from kudurru.domain.settings import ExternalDnsSettings
-from kudurru.entrypoints.rest.calls import OBJECTS_VALUES_MAX, converted, read_json
+from kudurru.entrypoints.rest.calls import (
+    OBJECTS_VALUES_MAX,
+    check_not_packed,
+    converted,
+    read_json,
+)
 from kudurru.entrypoints.rest.status import BadRequest, WrongType, encoded, reply_to
 from kudurru.entrypoints.steps import unhurried
 from kudurru.entrypoints.wiring import Change, Node
@@ -99,6 +104,10 @@ class ExternalDns(Application):
             given = request.headers.get("content-type", "")
             if not _is_ours(given):
                 return reply_to(WrongType(f"a body of type {given[:200]!r}: send {MEDIA_TYPE}"))
+            try:
+                check_not_packed(request)
+            except WrongType as error:
+                return reply_to(error)
         elif request.has_body:
             return failure(400, "this path takes no body")
         accept = request.headers.get("accept", "*/*")

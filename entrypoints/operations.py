@@ -60,6 +60,7 @@ from kudurru.entrypoints.service import (
 from kudurru.entrypoints.snapshot_job import SnapshotJob
 from kudurru.entrypoints.tokens import TokenRequest, Tokens
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
+from kudurru.entrypoints.waiting import Threads
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 from kudurru.projections.pipeline.pipeline import Pipeline
@@ -86,8 +87,8 @@ class Operations:
     """Raises: Conflict, Busy where another node leads, or none."""
     promotion: Callable[[PromoteRequest, Who], Awaitable[Promoted]] | None = None
     """Where the node follows another."""
-    planning: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Plans are made one at a time: the threads are there for the rest of the node too."""
+    planning: Threads = field(default_factory=lambda: Threads(1, "kudurru-plan"))
+    """Plans are made one at a time."""
 
     async def handle(self, method: str, argument: Any, who: Who) -> Any:
         """Raises: Invalid for what is no method, and what the method does; msgspec.ValidationError
@@ -259,10 +260,13 @@ class Operations:
     async def _carry_out(self, prepare: Callable[[str, Who], Undertaking], who: Who) -> Carried:
         """Plan in a thread, as that reads much of the log, and let the writer decide."""
         node = self.node
-        async with self.planning:
-            undertaking = await asyncio.to_thread(prepare, node.new_id(), who)
-            now_s, plan = node.clock.now_us() // 1_000_000, undertaking.plan
-            document = await asyncio.to_thread(restoring.describe, node.log, plan, now_s)
+
+        def planned() -> tuple[Undertaking, Any]:
+            undertaking = prepare(node.new_id(), who)
+            now_s = node.clock.now_us() // 1_000_000
+            return undertaking, restoring.describe(node.log, undertaking.plan, now_s)
+
+        undertaking, document = await self.planning.run(planned)
         seqs: list[int] = []
         for change in undertaking.changes:
             try:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -42,6 +43,19 @@ async def alone(fn: Callable[[], T], name: str) -> T:
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return await done
+
+
+class Threads:
+    """A few of their own, for what takes long: what else a node does in threads, its writes too,
+    never waits for it. A thread cannot be stopped, and one that nobody waits for any more is in use
+    until it has ended."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(count, name)
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        """What `fn` returns or raises, once a thread is free."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, fn)
 
 
 async def unfinished(

@@ -6,6 +6,7 @@ caught up from the log, where it then sees each object that changed once, as it 
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ from kudurru.domain.object_store import (
 )
 from kudurru.domain.objects import Key
 from kudurru.domain.ports import EventLog, WatchEvent
+from kudurru.entrypoints.waiting import Threads
 from kudurru.entrypoints.wiring import Node
 from kudurru.projections import as_of
 
@@ -33,6 +35,9 @@ LIVE_MAX = 256
 """Events that wait for a watcher: a burst of a few seconds, and less than a megabyte."""
 
 WATCHES_MAX = 1_024
+CATCH_UPS_MAX = 2
+"""That read the log at once. Others wait: each may have all of it to read."""
+
 SLICE = 64
 """Objects of the first part that are delivered before others get their turn."""
 
@@ -51,6 +56,7 @@ class Hub:
         self._prefixes: tuple[str, ...] = ()  # of keys that somebody watches
         self._catch_ups: dict[str, int] = {}
         self._is_closed = False
+        self.threads = Threads(CATCH_UPS_MAX, "kudurru-watch")
         node.observer = self
 
     def statistics(self) -> WatchStatistics:
@@ -117,7 +123,7 @@ class LogWatch:
         self._is_stopped = False
         if after is None:
             keys = self._node.objects.keys(kind, namespace)
-            self._keys.extend(_Changed(key, None) for key in keys)
+            self._keys.extend(_Changed(key) for key in keys)
         version = resource_version(self._node.log.epoch, self._node.objects.position)
         self._bookmark: WatchEvent | None = WatchEvent("Bookmark", version)
 
@@ -174,7 +180,8 @@ class LogWatch:
     def _as_it_is(self, changed: "_Changed") -> WatchEvent | None:
         stored = self._node.objects.find(changed.key)
         if stored is not None:
-            return WatchEvent("Added", stored.resource_version, to_document(stored))
+            version = stored.resource_version
+            return WatchEvent("Added", version, to_document(stored), changed.was_in)
         return changed.deleted
 
     async def _wait(self) -> None:
@@ -184,7 +191,7 @@ class LogWatch:
             await self._wake.wait()
             return
         after, upto = self._missed_after, self._node.objects.position
-        changed = await asyncio.to_thread(_changed_since, self._node.log, self.prefix, after, upto)
+        changed = await self._hub.threads.run(partial(self._changed_since, after, upto))
         if self._is_stopped:
             return
         self._keys.extend(changed)
@@ -192,10 +199,29 @@ class LogWatch:
         is_level = self._node.objects.position == upto
         self._missed_after = None if is_level else upto
 
+    def _changed_since(self, after: int, upto: int) -> list["_Changed"]:
+        """Objects that events with after < seq <= upto changed, in the order of their newest one.
+        In any thread; whatever there is where nobody waits for it any more."""
+        log = self._node.log
+        newest: dict[Key, Recorded] = {}
+        was_in: dict[Key, str] = {}
+        for event in log.read(after, upto):
+            if self._is_stopped:
+                break
+            if event.type in OBJECT_TYPES and event.key.startswith(self.prefix):
+                newest.pop(event.key, None)
+                newest[event.key] = event
+                was_in.setdefault(event.key, event.scope)  # one that moves says that it leaves
+        return [
+            _Changed(key, _end_of(log, event, was_in[key]), was_in[key])
+            for key, event in newest.items()
+        ]
+
 
 class _Changed(NamedTuple):
     key: Key
-    deleted: WatchEvent | None  # what to tell where the object is gone by now
+    deleted: WatchEvent | None = None  # what to tell where the object is gone by now
+    was_in: str = ""
 
 
 def _told(
@@ -203,32 +229,22 @@ def _told(
 ) -> WatchEvent | None:
     version = resource_version(epoch, event.seq)
     if after is not None:
-        return WatchEvent("Modified" if before else "Added", version, to_document(after))
-    return _deleted(before, version) if before is not None else None
+        was_in = before.scope if before else ""
+        return WatchEvent("Modified" if before else "Added", version, to_document(after), was_in)
+    return _deleted(before, version, before.scope) if before is not None else None
 
 
-def _deleted(before: StoredObject, version: str) -> WatchEvent:
+def _deleted(before: StoredObject, version: str, was_in: str) -> WatchEvent:
     """The object as it was, at the version of its end."""
     last = msgspec.structs.replace(before, resource_version=version)
-    return WatchEvent("Deleted", version, to_document(last))
+    return WatchEvent("Deleted", version, to_document(last), was_in)
 
 
-def _changed_since(log: EventLog, prefix: str, after: int, upto: int) -> list[_Changed]:
-    """Objects that events with after < seq <= upto changed, in the order of their newest one. In
-    any thread."""
-    newest: dict[Key, Recorded] = {}
-    for event in log.read(after, upto):
-        if event.type in OBJECT_TYPES and event.key.startswith(prefix):
-            newest.pop(event.key, None)
-            newest[event.key] = event
-    return [_Changed(key, _end_of(log, event)) for key, event in newest.items()]
-
-
-def _end_of(log: EventLog, event: Recorded) -> WatchEvent | None:
+def _end_of(log: EventLog, event: Recorded, was_in: str) -> WatchEvent | None:
     if event.type != OBJECT_DELETED:
         return None
     before = as_of.state(log, event.key, event.seq - 1)
-    return _deleted(before, resource_version(log.epoch, event.seq)) if before else None
+    return _deleted(before, resource_version(log.epoch, event.seq), was_in) if before else None
 
 
 def resumable(log: EventLog, version: str, position: Position) -> Position | None:

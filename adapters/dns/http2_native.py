@@ -14,6 +14,7 @@ import h2.connection
 
 from kudurru.adapters.dns.answering import Answering
 from kudurru.adapters.dns.doh import MEDIA_TYPE, Doh, Headers, http_date
+from kudurru.adapters.dns.http1_repeats import FORMS_HELD_MAX, FORMS_MAX, FORMS_SURE, Room
 from kudurru.adapters.dns.http2_repeats import (
     CONTENT_TYPE,
     CONTINUATION,
@@ -47,8 +48,12 @@ class Http2NativeRepeats:
         core: "_engine.Http2",
         peer: str,
         client_id: str,
+        room: Room,
     ) -> None:
         self._http = http
+        self._room = room
+        self._held: set[int] = set()  # hashes of the keys that the core may have
+        self._is_over = False
         self._doh = doh
         self._answering = answering
         self._core = core
@@ -114,9 +119,26 @@ class Http2NativeRepeats:
     def learn(self, key: bytes, headers: Headers) -> None:
         """h2 has read a request that says this."""
         form = self._doh.form_of(headers, self._peer, self._client_id)
-        if form is not None:
+        if form is not None and self._has_room(hash(key)):
             client = packed_address(form.client)
             self._core.learn(key, client, form.client_id, form.packet is not None)
+
+    def _has_room(self, key: int) -> bool:
+        """Whether a form may be held; where there are FORMS_MAX, the oldest goes."""
+        held, room = self._held, self._room
+        if key in held or len(held) >= FORMS_MAX:
+            return True
+        if self._is_over or (len(held) >= FORMS_SURE and room.held >= FORMS_HELD_MAX):
+            return False
+        held.add(key)
+        room.held += 1
+        return True
+
+    def forget(self) -> None:
+        """The connection is over."""
+        self._room.held -= len(self._held)
+        self._held.clear()
+        self._is_over = True
 
     def _take_table(self) -> None:
         if self._is_behind:

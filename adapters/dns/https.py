@@ -86,7 +86,7 @@ class HttpsServer(StreamServer):
         )
         self.trusted = trusted or Networks()
         self.doh = Doh(self.answering, self.trusted)
-        self.http1_room = Room()
+        self.http1_room, self.http2_room = Room(), Room()
 
     def network_of(self, peer: str) -> str:
         return "" if peer in self.trusted else super().network_of(peer)
@@ -223,9 +223,12 @@ class _Connection(StreamConnection):
         doh, memo = self._server.doh, self._answering.memo
         if isinstance(memo, Memo):
             return Http2Repeats(http, doh, self._client, self.client_id)
-        return Http2NativeRepeats(
-            http, doh, self._answering, memo.new_http2(), self._client, self.client_id
+        room = self._server.http2_room
+        repeats = Http2NativeRepeats(
+            http, doh, self._answering, memo.new_http2(), self._client, self.client_id, room
         )
+        self._at_end = repeats.forget
+        return repeats
 
     def note_response(self) -> None:
         self._idle_since_s = self.now_s

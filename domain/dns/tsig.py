@@ -261,7 +261,11 @@ def read(message: bytes, at: int) -> Signature:
         _, rclass, ttl, length = _RR_FIXED.unpack_from(message, after)
         after += _RR_FIXED.size
         end = after + length
-        algorithm, after = names.from_wire(message, after)
+        start = after
+        algorithm, after = names.from_wire(message, start)
+        if after - start != len(algorithm):
+            # Section 4.2; and the answer, which has it in full, would be longer than the query.
+            raise BadTsig("a TSIG record with a compressed name of its algorithm")
         high, low, fudge_s, mac_size = _TIMES.unpack_from(message, after)
         after += _TIMES.size
         mac = message[after : after + mac_size]
@@ -478,6 +482,7 @@ class SeenSignatures:
 
     def take(self, time_s: int, mac: bytes) -> bool:
         """Whether this is neither seen already nor too old to know; it is seen from now on."""
+        mac = mac[:MAC_MIN]  # where they may be cut short, one update has many
         if time_s < self._floor_s or mac in self._seen:
             return False
         self._seen[mac] = time_s
@@ -487,7 +492,7 @@ class SeenSignatures:
         return True
 
     def forget(self, mac: bytes) -> None:
-        self._seen.pop(mac, None)
+        self._seen.pop(mac[:MAC_MIN], None)
 
     def heard(self, time_s: int) -> None:
         """Of what may have been carried out elsewhere, with octets that nobody here saw."""

@@ -119,10 +119,14 @@ def _target(output: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _whole(output: Path) -> Iterator[Path]:
-    """Where to write a file, which has its name once it is whole."""
+    """Where to write a file, which has its name once it is whole. Nobody else may read it: it says
+    who changed what, from where and why."""
+    from kudurru.adapters.sqlite.connection import create_private
+
     partial = output.with_name(f"{output.name}.part")
     try:
         partial.unlink(missing_ok=True)
+        create_private(partial)
         yield partial
         partial.replace(output)
     except OSError as error:

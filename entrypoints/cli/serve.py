@@ -171,6 +171,7 @@ def run(
 
     logs.start(live.current.log.level, live.current.log.format)
     _allow_many_files()
+    _leave_no_core()
     options_of = partial(
         serve_options, with_demo=with_demo, strict=strict, pid_file=pid_file, adopt=adopt
     )
@@ -259,3 +260,10 @@ def _allow_many_files() -> None:
     wanted = min(FILES_WANTED, hard) if hard != resource.RLIM_INFINITY else FILES_WANTED
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _leave_no_core() -> None:
+    """Keys are in memory, and a dump goes to whoever collects those. Who wants one raises the limit
+    of the process, see docs/operate.md."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

@@ -95,11 +95,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """What is read of the body; a large one in a thread, and DNS is answered meanwhile."""
         if len(self.request.body) < ASIDE_MIN:
             return read()
-        return await self.aside(read)
+        return await self.briefly(read)
 
     async def aside(self, work: Callable[[], _T]) -> _T:
         """Run what reads much of the log in a thread, when there is room."""
         found: _T = await self.context.heavy.run(self.principal.name, work)
+        return found
+
+    async def briefly(self, work: Callable[[], _T]) -> _T:
+        """Run what ends soon in a thread; it waits for nothing that reads much of the log."""
+        found: _T = await self.context.brief.run(self.principal.name, work)
         return found
 
     def demand(self, right: Right) -> None:
@@ -152,6 +157,8 @@ def _cause(error: msgspec.ValidationError) -> Cause:
 
 
 def check_type(request: Request, types: Sequence[str]) -> None:
+    """Raises: WrongType."""
+    check_not_packed(request)
     given = request.headers.get("content-type", "")
     if given in types:
         return
@@ -159,6 +166,16 @@ def check_type(request: Request, types: Sequence[str]) -> None:
     charset = rest.strip().lower().replace('"', "")
     if kind.strip().lower() not in types or charset not in ("", "charset=utf-8"):
         raise WrongType(f"a body of type {given or 'none'}: send {' or '.join(types)}, in UTF-8")
+
+
+def check_not_packed(request: Request) -> None:
+    """RFC 9110 section 15.5.16: what is small may be large once it is unpacked.
+
+    Raises: WrongType.
+    """
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.strip().lower() not in ("", "identity"):
+        raise WrongType(f"a body packed with {coding[:40]}: send it as it is")
 
 
 def read_json(body: bytes, values_max: int = VALUES_MAX) -> Any:

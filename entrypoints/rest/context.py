@@ -18,6 +18,7 @@ from kudurru.entrypoints.rest.people import People
 from kudurru.entrypoints.standing import Standing
 from kudurru.entrypoints.store import LogStore
 from kudurru.entrypoints.tokens import Tokens
+from kudurru.entrypoints.waiting import Threads
 from kudurru.entrypoints.wiring import Node
 from kudurru.entrypoints.writer import Writer
 
@@ -42,7 +43,13 @@ class Context(msgspec.Struct, kw_only=True):
     """The data directory, where other processes can read its log."""
     settings: Callable[[], Settings] = Settings
     """Those that run now."""
-    heavy: Heavy = msgspec.field(default_factory=Heavy)
+    heavy: Heavy = msgspec.field(default_factory=lambda: Heavy("past"))
+    """What reads much of the log."""
+    brief: Heavy = msgspec.field(default_factory=lambda: Heavy("brief"))
+    """What ends soon, and is too much for the loop."""
+    export_threads: Threads = msgspec.field(
+        default_factory=lambda: Threads(EXPORTS_MAX, "kudurru-export")
+    )
     exports: asyncio.Semaphore = msgspec.field(
         default_factory=lambda: asyncio.Semaphore(EXPORTS_MAX)
     )

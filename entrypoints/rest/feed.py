@@ -57,7 +57,7 @@ def routes() -> Iterator[Route]:
 
 
 async def about(call: Call) -> LogAbout:
-    found: LogAbout = await call.aside(
+    found: LogAbout = await call.briefly(
         partial(about_log, _log(call), call.context.standing, call.count("at", 0))
     )
     return found
@@ -87,10 +87,10 @@ async def rows(call: Call) -> Stream:
         raise BadRequest("request", [Cause("", "not with HEAD: a stream is all body")])
     if call.context.followers >= FOLLOWERS_MAX:
         raise Busy(f"{FOLLOWERS_MAX} nodes follow this one: follow one of them")
-    if await call.aside(_log(call).newest_checkpoint) is None:
+    if await call.briefly(_log(call).newest_checkpoint) is None:
         with suppress(KudurruError):
             await call.context.operate("checkpoint", None, _ME)
-        if await call.aside(_log(call).newest_checkpoint) is None:
+        if await call.briefly(_log(call).newest_checkpoint) is None:
             raise NotFound("this node has signed nothing yet, and only what is signed is sent")
     return Stream(FRAMES, _sent(call, call.count("after", 0)))
 

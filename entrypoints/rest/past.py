@@ -1,7 +1,7 @@
 """The past at length, over HTTP: what differs between two moments, and the log for others."""
 
-import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
@@ -11,7 +11,7 @@ from kudurru.domain.errors import Busy, Cause, Invalid, KudurruError
 from kudurru.domain.ports import VerifiableLog
 from kudurru.entrypoints import exporting
 from kudurru.entrypoints.differing import Difference, differing
-from kudurru.entrypoints.exporting import Format, Wanted
+from kudurru.entrypoints.exporting import Format, Selection, Wanted
 from kudurru.entrypoints.rest.calls import Call, Param
 from kudurru.entrypoints.rest.naming import zone_named
 from kudurru.entrypoints.rest.routes import Route
@@ -95,8 +95,7 @@ async def export(call: Call) -> Stream:
         left_out = await call.aside(partial(exporting.unsigned, read, selection))
         headers = ((UNSIGNED, str(left_out)),)
     call.context.access.acted("audit.export", call.who)
-    lines = exporting.lines(read, selection, format_)
-    return Stream(TYPES[format_], _sent(call, lines), headers)
+    return Stream(TYPES[format_], _sent(call, read, selection, format_), headers)
 
 
 def _format(call: Call) -> Format:
@@ -107,22 +106,32 @@ def _format(call: Call) -> Format:
     return Format(text)
 
 
-async def _sent(call: Call, lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _sent(
+    call: Call, read: VerifiableLog, selection: Selection, format_: Format
+) -> AsyncIterator[bytes]:
     """Parts of many lines, each read in a thread when the one before it was taken. It ends early,
     and shows it, where the token is revoked or the log cannot be read."""
-    context = call.context
+    context, is_over = call.context, threading.Event()
+
+    def moved(_done: int, _of: int) -> None:
+        if is_over.is_set():
+            raise CutShort  # a part may be a search through all of the log
+
+    lines = exporting.lines(read, selection, format_, moved)
     async with context.exports:
-        while True:
-            if not context.tokens.still_counts(call.principal):
-                raise CutShort
-            try:
-                part = await asyncio.to_thread(_part, lines)
-            except KudurruError as error:
-                log.error("an export of the log ends early: %s", error)  # no fault
-                raise CutShort from error
-            if not part:
-                return
-            yield part
+        try:
+            while True:
+                if not context.tokens.still_counts(call.principal):
+                    raise CutShort
+                part = await context.export_threads.run(partial(_part, lines))
+                if not part:
+                    return
+                yield part
+        except KudurruError as error:
+            log.error("an export of the log ends early: %s", error)  # no fault
+            raise CutShort from error
+        finally:
+            is_over.set()
 
 
 def _part(lines: Iterator[bytes]) -> bytes:

@@ -27,6 +27,7 @@ from kudurru.entrypoints.rest.status import Forbidden
 from kudurru.entrypoints.restoring import Carried, RestoreRequest, UndoRequest
 from kudurru.entrypoints.service import Erased, MarkRequest, Pruned
 from kudurru.entrypoints.upkeep import PruneRequest, RedactRequest
+from kudurru.entrypoints.waiting import alone
 from kudurru.projections import as_of
 
 EVENTS_MAX = 500
@@ -311,7 +312,8 @@ async def verify_log(call: Call) -> Verification:
     async with call.context.verifying:
         log: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
         tail = TAIL_ROWS if level == "tail" else None
-        verified = await call.aside(lambda: verify(log, tail=tail))
+        # Minutes, and others of this token need not wait for it.
+        verified = await alone(partial(verify, log, tail=tail), "kudurru-verify")
     damages = [
         {"kind": one.kind, "position": one.position, "message": one.message}
         for one in verified.damages[:DAMAGES_MAX]
@@ -321,7 +323,7 @@ async def verify_log(call: Call) -> Verification:
 
 async def newest_checkpoint(call: Call) -> Note:
     log: VerifiableLog = call.context.node.log  # type: ignore[assignment]  # every log of ours is
-    stored = await call.aside(log.newest_checkpoint)
+    stored = await call.briefly(log.newest_checkpoint)
     if stored is None:
         raise NotFound("the log was not signed yet: POST to have it signed")
     return Note(note=stored.note)

@@ -14,7 +14,7 @@ from kudurru.adapters.http_api import Stream
 from kudurru.domain.errors import Busy, Cause, Closed
 from kudurru.domain.kinds.meta import API_VERSION
 from kudurru.domain.kinds.registry import Kind
-from kudurru.domain.objects import Key, key_of
+from kudurru.domain.objects import key_of
 from kudurru.domain.ports import WatchEvent
 from kudurru.entrypoints.rest.calls import Call
 from kudurru.entrypoints.rest.context import Context
@@ -80,7 +80,6 @@ async def _parts(
     call: Call, kind: Kind, found: LogWatch, *, is_sse: bool
 ) -> AsyncGenerator[bytes, None]:
     context, principal = call.context, call.principal
-    seen: set[Key] = set()
     coming: asyncio.Task[WatchEvent] | None = None
     try:
         while context.tokens.still_counts(principal):
@@ -96,7 +95,7 @@ async def _parts(
                     return
             else:
                 event = found.bookmark()
-            document = _document(call, kind, event, seen) if event is not None else None
+            document = _document(call, kind, event) if event is not None else None
             if document is not None:
                 line = msgspec.json.encode(document)
                 yield b"data: " + line + b"\n\n" if is_sse else line + b"\n"
@@ -106,9 +105,9 @@ async def _parts(
         await found.stop()
 
 
-def _document(call: Call, kind: Kind, event: WatchEvent, seen: set[Key]) -> dict[str, Any] | None:
+def _document(call: Call, kind: Kind, event: WatchEvent) -> dict[str, Any] | None:
     """None for what may not be seen. An object that leaves what a token is limited to is gone for
-    it: `seen` has those that it was told of."""
+    it, also where it left since the version that a watch goes on from."""
     if event.object is None:
         meta = {"resourceVersion": event.resource_version}
         bookmark = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": meta}
@@ -119,14 +118,9 @@ def _document(call: Call, kind: Kind, event: WatchEvent, seen: set[Key]) -> dict
     meta = event.object["metadata"]
     key = key_of(kind.name, meta.get("namespace", ""), meta["name"])
     if rights.may_see(key, _scope(kind, event.object)):
-        if event.type == "Deleted":
-            seen.discard(key)
-        else:
-            seen.add(key)
         return {"type": event.type.upper(), "object": event.object}
-    if key not in seen:
+    if not event.was_in or not rights.may_see(key, event.was_in):
         return None
-    seen.discard(key)
     names = {name: meta[name] for name in ("name", "namespace", "uid") if name in meta}
     gone = {**names, "resourceVersion": event.resource_version}
     return {

@@ -125,7 +125,7 @@ async def list_records(call: Call) -> RecordPage:
     # A zone that is served has a SOA, and maybe nothing else.
     has_apex = state.zone is not None and one in (None, state.apex)
     owners = partial(_owners, sources, state, call.principal.rights, has_apex=has_apex)
-    page, count = await call.aside(partial(_page_of, owners, state.apex, text, start, limit))
+    page, count = await call.briefly(partial(_page_of, owners, state.apex, text, start, limit))
     more = names.to_text(page[limit]) if len(page) > limit else ""
     rows = _Rows(call, state)
     items = [row for owner in page[:limit] for row in rows.of(owner)]
@@ -258,7 +258,7 @@ async def read_file(call: Call) -> ReadZone:
     namespace = call.text("namespace", DEFAULT_NAMESPACE)
     if not is_dns_label(namespace):
         raise BadRequest("query", [Cause("namespace", f"{namespace!r} is no namespace name")])
-    file: ZoneFile = await call.aside(partial(_read, call))
+    file: ZoneFile = await call.briefly(partial(_read, call))
     await settled(call)
     node = call.context.node
     state = node.zones.find(names.to_text(file.apex))
@@ -270,7 +270,7 @@ async def read_file(call: Call) -> ReadZone:
     ours = {
         key for key in held if ref_of(key).namespace == namespace and rights.may_see(key, scope)
     }
-    found: ReadZone = await call.aside(partial(_as_objects, file, namespace, present, ours))
+    found: ReadZone = await call.briefly(partial(_as_objects, file, namespace, present, ours))
     return found
 
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,7 +33,7 @@ class Provider:
         self.now_s = SystemClock().now_us() // 1_000_000
         self.records = [self.certificate()]
         self.seen: list[bytes] = []
-        self.is_lying = False
+        self.is_lying = self.is_attacked = False
 
     @property
     def public_key(self) -> bytes:
@@ -62,6 +62,13 @@ class Provider:
             sealed = sealed[:-1] + bytes((sealed[-1] ^ 1,))
         return b"r6fnvWj8" + both + sealed
 
+    def forged(self, reply: bytes) -> Iterator[bytes]:
+        """What somebody who sees neither sends before the reply."""
+        if self.is_attacked:
+            yield from (b"", b"x", bytes(400), b"r6fnvWj8" + bytes(300))
+            yield bytes((reply[0] ^ 1,)) + reply[1:]
+            yield reply[:20] + b"another" + reply[27:]
+
     def _certificates(self, query: bytes) -> bytes:
         wire = query[:2] + b"\x81\x80\0\1" + len(self.records).to_bytes(2, "big") + bytes(4)
         wire += name(PROVIDER) + b"\0\x10\0\1"
@@ -87,6 +94,8 @@ class Provider:
 
             def datagram_received(self, data: bytes, addr: Any) -> None:
                 if (reply := provider.answer(data)) is not None:
+                    for forged in provider.forged(reply):
+                        self.transport.sendto(forged, addr)
                     assert len(data) >= 256 or not data.startswith(MAGIC)
                     self.transport.sendto(reply, addr)
 
@@ -165,6 +174,19 @@ def test_an_answer_that_was_tampered_with_is_none() -> None:
             assert not waiting.done()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+            await carrier.close()
+
+    run(scenario)
+
+
+def test_what_others_throw_in_ends_no_exchange() -> None:
+    async def scenario() -> None:
+        provider = Provider()
+        provider.is_attacked = True
+        async with provider.running() as at:
+            carrier = opened(provider.stamp(at))
+            for _ in range(2):  # the first one asks for the certificates
+                assert isinstance(await ask(carrier), bytes)
             await carrier.close()
 
     run(scenario)

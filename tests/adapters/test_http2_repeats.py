@@ -23,6 +23,8 @@ from kudurru.adapters.dns import engine_native, https
 from kudurru.adapters.dns.answering import ANSWERS_MIN, Answering
 from kudurru.adapters.dns.doh import HEADERS_MAX, Doh, Request, Response
 from kudurru.adapters.dns.engine_native import AnswerTable
+from kudurru.adapters.dns.http1_repeats import FORMS_HELD_MAX, FORMS_SURE, Room
+from kudurru.adapters.dns.http1_repeats import FORMS_MAX as HELD_MAX
 from kudurru.adapters.dns.http2_native import Http2NativeRepeats
 from kudurru.adapters.dns.http2_repeats import (
     CREDIT,
@@ -90,13 +92,14 @@ class Connection:
         self.sent = bytearray()
         self.past_h2 = 0  # requests that h2 did not see
         self.is_cut = False
+        self.room = Room()
 
     def repeats_of(self, http: h2.connection.H2Connection) -> Http2Repeats | Http2NativeRepeats:
         memo = self.answering.memo
         if isinstance(memo, Memo):
             return Http2Repeats(http, self.doh, PEER, "")
         core = memo.new_http2()
-        return Http2NativeRepeats(http, self.doh, self.answering, core, PEER, "")
+        return Http2NativeRepeats(http, self.doh, self.answering, core, PEER, "", self.room)
 
     def respond(self, request: Request, _later: object) -> Response | None:
         found = self.doh.respond(request, PEER)
@@ -800,3 +803,46 @@ def test_any_octets_are_a_block_that_changes_nothing_or_are_not(block: bytes) ->
     with contextlib.suppress(hpack.HPACKError):
         decoder.decode(block, raw=True)
         assert not decoder.header_table.dynamic_entries
+
+
+class Core:
+    """Holds the forms of one connection."""
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, None] = {}
+
+    def learn(self, key: bytes, *_form: object) -> None:
+        self.keys[key] = None
+        if len(self.keys) > HELD_MAX:
+            del self.keys[next(iter(self.keys))]
+
+
+def test_forms_of_all_connections_are_bounded_and_nobody_takes_those_of_others() -> None:
+    answering, room = Answering(Handler(), "https", 65_535), Room()
+    doh = Doh(answering, Networks())
+    headers = [(b":method", b"GET"), (b":path", PATH + b"?dns=AAAA")]
+
+    def connection() -> tuple[Http2NativeRepeats, Core]:
+        core: Any = Core()
+        http: Any = None  # it only learns
+        return Http2NativeRepeats(http, doh, answering, core, PEER, "", room), core
+
+    def learn(repeats: Http2NativeRepeats, count: int) -> None:
+        for number in range(count):
+            repeats.learn(b"%d" % number, headers)
+
+    modest, of_modest = connection()
+    learn(modest, 3)
+    greedy = [connection() for _ in range(FORMS_HELD_MAX // HELD_MAX + 3)]
+    for repeats, _ in greedy:
+        learn(repeats, HELD_MAX + 50)
+    assert room.held == sum(len(core.keys) for _, core in (*greedy, (modest, of_modest)))
+    assert room.held <= FORMS_HELD_MAX + FORMS_SURE * len(greedy)
+    late, of_late = connection()
+    learn(late, 50)
+    assert list(of_late.keys) == [b"%d" % number for number in range(FORMS_SURE)]
+    for repeats, _ in (*greedy, (modest, of_modest), (late, of_late)):
+        repeats.forget()
+    assert room.held == 0
+    learn(late, 50)
+    assert room.held == 0, "what is over learns nothing"

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import socket
 from collections import defaultdict
+from typing import Any
 
 import h2.errors
 import h2.exceptions
@@ -98,6 +99,18 @@ def test_what_a_connection_over_http1_remembers_goes_with_it() -> None:
                     assert (await client.request(b"GET", path, [], b"")).status == 200
                 assert engine.http1_room.held == 2
             await until(lambda: engine.http1_room.held == 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("opened", [open_http1, open_http2])
+def test_a_connection_that_is_over_holds_no_forms(opened: Any) -> None:
+    async def main() -> None:
+        async with serving("https", Echo()) as engine:
+            async with opened(target_of(engine)) as client:
+                assert (await client.request(b"GET", get(PACKET), [], b"")).status == 200
+            await until(lambda: len(engine.connections) == 0)
+            assert engine.http1_room.held == engine.http2_room.held == 0
 
     asyncio.run(main())
 

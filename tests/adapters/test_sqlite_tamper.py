@@ -444,3 +444,11 @@ Attempt = Callable[[sqlite3.Connection], object]
 def test_triggers_keep_tiles_and_checkpoints_from_mistakes(sql: str, kept: Kept) -> None:
     with closing(sqlite3.connect(kept.path)) as db, pytest.raises(sqlite3.IntegrityError):
         db.execute(sql)
+
+
+@pytest.mark.parametrize("state", [None, b"x" * 32], ids=["missing", "another"])
+def test_the_digest_of_the_state_beside_a_checkpoint_is_that_of_its_row(
+    kept: Kept, db: sqlite3.Connection, state: bytes | None
+) -> None:
+    db.execute("UPDATE checkpoints SET state = ? WHERE size = ?", (state, SECOND))
+    assert found_in(kept, 1) == [("tree", SECOND)]

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -494,6 +495,20 @@ def test_a_terminal_sees_how_far_an_export_is_and_a_pipe_does_not(
     assert "exporting" not in piped.out + piped.err
     if format_ != "sqlite":  # of which two with the same rows may differ
         assert (tmp_path / "seen").read_bytes() == (tmp_path / "piped").read_bytes()
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "sqlite"])
+def test_an_export_is_for_its_owner_only(format_: str, audited: Audited, tmp_path: Path) -> None:
+    """It says who changed what and why. Nor is it written where somebody laid a link."""
+    file = tmp_path / "log"
+    (tmp_path / "log.part").symlink_to(tmp_path / "elsewhere")
+    before = os.umask(0)
+    try:
+        exported(audited, file, format_)
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_text_that_a_spreadsheet_would_compute_is_quoted(audited: Audited, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Data directories as they are found: missing, read-only, full, in use, of a newer version."""
 
 import os
+import resource
 import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -84,6 +86,21 @@ def test_a_refused_manifest_makes_no_directory(tmp_path: Path) -> None:
 def test_the_first_change_makes_a_private_directory(node: Path) -> None:
     assert stat.S_IMODE(node.stat().st_mode) == 0o700
     assert stat.S_IMODE((node / "log.db").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_server_leaves_no_core_for_others_to_find_keys_in(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    if not before[1]:
+        pytest.skip("cores are off here, and stay so")
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        with serving(tmp_path / "data") as server:
+            limits = Path(f"/proc/{server.process.pid}/limits").read_text().splitlines()
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
+    (core,) = (line.split()[4] for line in limits if line.startswith("Max core file size"))
+    assert core == "0"
 
 
 def test_a_directory_whose_name_is_no_utf8_holds_a_log_too(tmp_path: Path, manifest: Path) -> None:

@@ -471,6 +471,30 @@ def test_a_pruned_log_is_copied_as_it_is(
     check_equal(copy, leader)
 
 
+def test_what_a_leader_says_of_the_state_at_a_row_that_is_gone_is_not_kept(
+    leader: MemoryEventLog, copy: SQLiteEventLog
+) -> None:
+    """No signature is over it."""
+    grow(leader, 600)
+    prune(leader, 512)
+    grow(leader, 10)
+    forged = b"forged".ljust(32)
+
+    def with_state(frame: Frame) -> Frame:
+        if not isinstance(frame, Page):
+            return frame
+        said = [msgspec.structs.replace(one, state=forged) for one in frame.checkpoints]
+        return msgspec.structs.replace(frame, checkpoints=said)
+
+    bring_up(leader, copy, change=with_state)
+    states = {one.size: one.state for one in copy.checkpoints()}
+    assert forged not in states.values()
+    assert {size for size, state in states.items() if state is None} == {
+        size for size in states if size <= 512 and not list(copy.rows(size - 1, size))
+    }
+    check_equal(copy, leader)
+
+
 class Counted(bytes):
     """Knows how many octets were copied out of it."""
 

@@ -1,9 +1,10 @@
 """Signatures that were seen already: replays are refused, those that come late are not."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudurru.domain.dns.tsig import LATE_S, SEEN_MAX, SeenSignatures
+from kudurru.domain.dns.tsig import LATE_S, MAC_MIN, SEEN_MAX, SeenSignatures
 
 START_S = 1_000
 TIMES = st.integers(START_S - 5, START_S + 60)
@@ -32,6 +33,17 @@ def test_what_is_too_late_to_know_is_refused() -> None:
     assert seen.take(START_S + 50, b"a")
     assert seen.take(START_S + 50 - LATE_S, b"b")
     assert not seen.take(START_S + 50 - LATE_S - 1, b"c")
+
+
+@pytest.mark.parametrize("first", [MAC_MIN, 16, 32])
+def test_a_mac_that_is_cut_short_is_the_same_one(first: int) -> None:
+    """Whoever recorded an update could send it once for each length, where those are let pass."""
+    mac = bytes(range(32))
+    seen = SeenSignatures(START_S)
+    assert seen.take(START_S, mac[:first])
+    assert not any(seen.take(START_S, mac[:size]) for size in range(MAC_MIN, 33))
+    seen.forget(mac)
+    assert seen.take(START_S, mac)
 
 
 def test_what_was_forgotten_may_come_again() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import dns.message
 import dns.tsig
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -272,6 +273,23 @@ def test_truncated_macs_are_refused_unless_they_are_let_pass() -> None:
         tsig.verify(packet, signature, {key.name: key}.get, NOW_S)
     assert refused.value.error == tsig.BADTRUNC
     tsig.verify(packet, signature, {key.name: key}.get, NOW_S, may_truncate=True)
+
+
+def test_the_name_of_an_algorithm_is_not_compressed() -> None:
+    """RFC 8945 section 4.2. The answer has it in full: it would be much longer than the query."""
+    question = names.from_text(".".join(["a" * 63] * 3 + ["b" * 61]))
+    algorithm = msgspec.structs.replace(ALGORITHMS["hmac-sha256"], name=question)
+    key = TsigKey(question, algorithm, SECRET)
+    message = bytes.fromhex("123400000001000000000000") + question + b"\0\1\0\1"
+    packet, _ = tsig.sign_request(message, key, NOW_S)
+    signature = tsig.find(packet)
+    assert signature is not None
+    rdata = b"\xc0\x0c" + packet[signature.at + len(question) * 2 + 10 :]
+    short = packet[: signature.at] + b"\xc0\x0c" + packet[signature.at + len(question) :][:8]
+    short += len(rdata).to_bytes(2, "big") + rdata
+    assert len(short) < 400
+    with pytest.raises(BadTsig, match="compressed"):
+        tsig.find(short)
 
 
 @pytest.mark.parametrize("case", STATIC, ids=lambda case: case["id"])

@@ -287,6 +287,7 @@ OTHER = "application/external.dns.webhook+json;version=2"
         ("POST", "/records", {"content_type": OTHER}, 415),
         ("POST", "/records", {"content_type": "application/json"}, 415),
         ("POST", "/adjustendpoints", {"content_type": OTHER}, 415),
+        ("POST", "/records", {"content_encoding": "gzip"}, 415),
         ("GET", "/adjustendpoints", {}, 405),
         ("DELETE", "/records", {}, 405),
         ("GET", "/applychanges", {}, 404),

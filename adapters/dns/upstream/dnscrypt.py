@@ -10,6 +10,7 @@ Known gap: certificates for XChaCha20 only are not understood; servers offer the
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import cast
 
 import nacl.exceptions
@@ -160,6 +161,7 @@ class _Dnscrypt:
         self._clear: asyncio.Future[bytes] = self._loop.create_future()
         self._waiting: set[int] = set()
         self._until_s = 0.0
+        self._is_answer: Callable[[bytes], bool] = lambda _: False
         self.transport: asyncio.BaseTransport
 
     @property
@@ -175,8 +177,10 @@ class _Dnscrypt:
         name = names.key(names.from_text(address.provider))
         question = name + TXT.to_bytes(2, "big") + CLASS_IN.to_bytes(2, "big")
         query = chance.octets(2) + build_query(question, RD, udp_size=1232)[2:]
+        # What somebody else throws in does not end the wait.
+        self._is_answer = lambda octets: octets[:2] == query[:2] and is_answer_to(question, octets)
         packet = await self._exchange(query)
-        if packet[:2] != query[:2] or not is_answer_to(question, packet) or is_truncated(packet):
+        if is_truncated(packet):
             raise Unreachable("certificate")
         try:
             records = strings_of(read_response(question, packet))
@@ -218,7 +222,7 @@ class _Dnscrypt:
     def take(self, octets: bytes) -> None:
         """A whole message of the upstream."""
         if self._session is None:
-            if not self._clear.done():
+            if not self._clear.done() and self._is_answer(octets):
                 self._clear.set_result(octets)
             return
         found = self._session.decrypt(octets)

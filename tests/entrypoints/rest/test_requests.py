@@ -405,7 +405,7 @@ def test_a_large_body_is_read_in_a_thread_while_others_are_answered() -> None:
     large = json.dumps(BODY).encode() + b" " * ASIDE_MIN
 
     async def ask(api: Api) -> tuple[int, int]:
-        async with api.context.heavy.room, api.context.heavy.room:  # all the room for such
+        async with api.context.brief.room, api.context.brief.room:  # all the room for such
             held = asyncio.create_task(api.ask("PUT", PATH, large))
             small = (await api.ask("PUT", PATH + "2", BODY)).code
             assert not held.done()
@@ -422,6 +422,28 @@ def test_a_body_of_another_type_is_refused(kind: str) -> None:
     headers = {"content-type": kind}
     answer = on_api(lambda api: api.ask("PUT", PATH, BODY, headers=headers))
     refused(answer, 415, "UnsupportedMediaType")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("PUT", PATH, "application/json"),
+        ("PATCH", PATH, "application/merge-patch+json"),
+        ("POST", "/batch", "application/json"),
+        ("POST", "/query", "application/dns-message"),
+    ],
+)
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "identity, gzip", "x"])
+def test_a_packed_body_is_refused(method: str, path: str, kind: str, coding: str) -> None:
+    headers = {"content-encoding": coding}
+    answer = on_api(lambda api: api.ask(method, path, b"\x1f\x8b", headers=headers, kind=kind))
+    assert "send it as it is" in refused(answer, 415, "UnsupportedMediaType")["message"]
+
+
+@pytest.mark.parametrize("coding", ["", "identity", "Identity"])
+def test_a_body_that_is_said_not_to_be_packed_is_read(coding: str) -> None:
+    headers = {"content-encoding": coding}
+    assert on_api(lambda api: api.ask("PUT", PATH, BODY, headers=headers)).code == 201
 
 
 def test_all_faults_of_an_object_are_told_at_once_with_their_paths() -> None:

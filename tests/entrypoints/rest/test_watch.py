@@ -109,6 +109,36 @@ def test_a_limited_watch_tells_of_what_its_token_may_see_and_of_what_leaves_it()
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["moved", "moved and deleted"])
+def test_a_limited_watch_that_goes_on_is_told_what_left_it_meanwhile(is_deleted: bool) -> None:
+    async def ask(api: Api) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+        await api.make_token("viewer", "a", zones=["a.example"])
+        listed = (await api.ask("GET", "/dnsrecordsets", token="a")).json
+        assert [item["metadata"]["name"] for item in listed["items"]] == ["one"]
+        path = "/namespaces/red/dnsrecordsets"
+        await api.ask("PUT", f"{path}/two", record_set("two", "b.example", "red", "192.0.2.8"))
+        await api.ask("PUT", f"{path}/one", record_set("one", "b.example", "red"))
+        await api.ask("PUT", f"{path}/one", record_set("one", "b.example", "red", "192.0.2.7"))
+        if is_deleted:
+            await api.ask("DELETE", f"{path}/one")
+        version = listed["metadata"]["resourceVersion"]
+        stream = await api.watch(f"/dnsrecordsets?watch=true&resourceVersion={version}", token="a")
+        first = [json.loads(await anext(stream.parts)) for _ in range(2)]
+        # What it may not see stays so.
+        await api.ask("PUT", f"{path}/two", record_set("two", "b.example", "red", "192.0.2.7"))
+        await api.ask("PUT", f"{path}/new", record_set("new", "a.example", "red"))
+        rest = await told(stream, 1)
+        await closed(stream)
+        return first, rest
+
+    first, rest = on_api(ask)
+    assert sorted(event["type"] for event in first) == ["BOOKMARK", "DELETED"]
+    (gone,) = (event["object"] for event in first if event["type"] == "DELETED")
+    assert gone["metadata"]["name"] == "one"
+    assert "spec" not in gone
+    assert rest == [("ADDED", "new")]
+
+
 def test_a_watch_ends_when_its_token_is_revoked() -> None:
     async def ask(api: Api) -> list[bytes]:
         stream = await api.watch("/dnszones?watch=true", token="viewer")
