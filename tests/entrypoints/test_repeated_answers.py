@@ -47,7 +47,7 @@ SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
 ZONES = ["example.org", "sub.example.org", "third.example"]
 RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
-RTYPES |= {"MX": 15}
+RTYPES |= {"MX": 15, "DNAME": 39}
 SIZES = [0, 512, 700, 1231, 1232, 4096, 65_535]  # of EDNS
 TARGETS = {
     "A": ["192.0.2.1", "192.0.2.2"],
@@ -56,6 +56,8 @@ TARGETS = {
     "CNAME": ["nas.example.org", "www.sub.example.org", "www.third.example"],
     "MX": ["10 www.third.example", "10 www.sub.example.org"],  # with addresses beside them
     "NS": ["nas.third.example", "www.example.org"],
+    "HTTPS": ["1 . alpn=h2", "0 www.third.example"],
+    "DNAME": ["wild.example.org", "third.example"],
 }
 UPSTREAM = "192.0.2.11"
 AHEAD_US = 3_600_000_000  # of the threads' time: they count down nothing
@@ -81,7 +83,7 @@ changes = st.one_of(
     st.tuples(st.just("wait"), st.integers(1, 90)),
 )
 questions = st.tuples(
-    st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild"]),
+    st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild", "www.nas"]),
     st.sampled_from(["example.org", "third.example", "elsewhere.example"]),
     st.sampled_from(list(RTYPES.values())),
     st.sampled_from([0x0100, 0, 0x0110, 0x2900]),  # RD, nothing, RD and CD, UPDATE
