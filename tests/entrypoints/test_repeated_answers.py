@@ -43,6 +43,7 @@ if engine_native.is_available():
     KINDS |= {"native": NativeEngine, WITH_ZONES: NativeEngine, OVER_TCP: TcpServer}
 
 NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
+EXPIRING = ["old", "nas", "*.wild"]
 SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
 ZONES = ["example.org", "sub.example.org", "third.example"]
@@ -224,12 +225,12 @@ class World:
 
     def _put(self, name: str, record: tuple[str, str], origin: str, expires: bool) -> None:
         rtype, target = record
-        wanted = endpoint(f"{name}.{origin}", rtype, target)
+        wanted = [endpoint(f"{name}.{origin}", rtype, target)]
+        if rtype == "HTTPS":  # whose target may be the name itself, with an address
+            wanted.append(endpoint(f"{name}.{origin}", "A", "192.0.2.3"))
         if expires:
-            wanted["expiresAt"] = (
-                "2025-10-09T09:00:00Z" if name == "old" else "2099-01-01T00:00:00Z"
-            )
-        self.commit(put(record_set(_object_name(name, origin), wanted, zone=origin)))
+            wanted[0]["expiresAt"] = SOON if name in EXPIRING else "2099-01-01T00:00:00Z"
+        self.commit(put(record_set(_object_name(name, origin), *wanted, zone=origin)))
 
     def _deny(self, name: str, mode: str, for_one: bool) -> None:
         spec: dict[str, Any] = {
