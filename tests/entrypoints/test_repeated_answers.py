@@ -21,7 +21,10 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.commands import Command
+from kudurru.domain.filtering.decision import EVERYONE
+from kudurru.domain.filtering.pauses import pause_command, resume_command, stream_of
 from kudurru.domain.filtering.policies import BlockDefaults
+from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.ports import CACHE, Origins, PacketEngine, Reply
@@ -46,6 +49,8 @@ NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
 EXPIRING = ["old", "nas", "*.wild"]
 SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
+GROUPS = [EVERYONE, "default/kids"]
+HOURS = {"windows": [{"days": ["Tue"], "start": "22:14", "end": "22:15"}]}  # from 40 seconds on
 ZONES = ["example.org", "sub.example.org", "third.example"]
 RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
 RTYPES |= {"MX": 15, "DNAME": 39}
@@ -82,6 +87,11 @@ changes = st.one_of(
     st.tuples(st.just("upstream says"), names, st.sampled_from(SAID)),
     st.tuples(st.just("forward"), st.sampled_from(ZONES[1:])),
     st.tuples(st.just("wait"), st.integers(1, 90)),
+    st.tuples(st.just("ttl"), st.sampled_from(ZONES), st.sampled_from([60, 600])),
+    st.tuples(st.just("kids"), st.sampled_from(CLIENTS)),
+    st.tuples(st.just("hours"), names),
+    st.tuples(st.just("pause"), st.sampled_from(GROUPS), st.sampled_from([None, 30, 100])),
+    st.tuples(st.just("go on"), st.sampled_from(GROUPS)),
 )
 questions = st.tuples(
     st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild", "www.nas"]),
@@ -150,8 +160,7 @@ class World:
         self.engine = KINDS[kind](self, bound.sockets, **how)
         self.target = split_address(bound.address)
         self.meanwhile: Callable[[], None] | None = None
-        group = {"clients": [{"ip": CLIENTS[1]}]}
-        self.commit(put(zone(ZONES[0])), put(manifest("ClientGroup", "kids", group)))
+        self.commit(put(zone(ZONES[0])), put(kids(CLIENTS[1])))
 
     def forget(self, changed: Origins) -> None:
         if hasattr(self, "engine"):
@@ -195,6 +204,17 @@ class World:
                 self._drop(key_of("DNSZone", "", how[0]))
             case "deny":
                 self._deny(*how)
+            case "hours":
+                self._put_policy(deny=[f"{how[0]}.elsewhere.example"], schedule=HOURS)
+            case "pause":
+                now_s = self.clock.now_us() // 1_000_000
+                self.commit(pause_command(how[0], self._version(how[0]), now_s, how[1]))
+            case "go on":
+                self.commit(resume_command(how[0], self._version(how[0])))
+            case "kids":
+                self.commit(put(kids(how[0])))
+            case "ttl":
+                self.commit(put(zone(how[0], defaultTTL=how[1])))
             case "rewrite":
                 one = {"name": f"{how[0]}.elsewhere.example", "targets": [how[1]]}
                 if not how[1][0].isdigit():
@@ -244,6 +264,9 @@ class World:
     def _put_policy(self, **spec: Any) -> None:
         self.commit(put(manifest("Policy", "some", {"blockListRefs": ["own"], **spec})))
 
+    def _version(self, group: str) -> int:
+        return self.node.objects.version(stream_of(group))
+
     def _drop(self, key: Key) -> None:
         if self.node.objects.find(key) is not None:
             self.commit(drop(key))
@@ -273,6 +296,10 @@ class World:
             reply = reply.value
         assert isinstance(reply, Reply)
         return reply.wire
+
+
+def kids(client: str) -> Manifest:
+    return manifest("ClientGroup", "kids", {"clients": [{"ip": client}]})
 
 
 def _object_name(name: str, origin: str) -> str:
