@@ -193,7 +193,13 @@ class ApiClient:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             what = str(error) or type(error).__name__
+            if getattr(error, "reason", "") in _NO_TLS:
+                what = "it speaks HTTP: say http://, or set api.tls there"
             raise Unreachable(f"{self.url} does not answer: {what}") from None
+
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+"""What versions of OpenSSL call an answer that is no TLS."""
 
 
 def _trusting(ca: str) -> ssl.SSLContext:

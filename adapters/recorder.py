@@ -123,6 +123,10 @@ def continue_streams(
             newest[key] = event.ver
 
 
+def _nothing() -> None:
+    """What nobody waits for."""
+
+
 def secret_writes(change_sets: Sequence[ChangeSet]) -> dict[Key, bytes | None]:
     """What becomes of each secret that these change sets write."""
     return {one.key: one.sealed for change_set in change_sets for one in change_set.secrets}
@@ -135,6 +139,11 @@ class RecordedLog(ApplicationRecorder):
         self._clock = clock
         self._mapper = FactMapper()
         self._listeners: set[Callable[[], None]] = set()
+        self._wait_begins: Callable[[], None] = _nothing
+
+    def on_wait(self, wake: Callable[[], None]) -> None:
+        """See `EventLog`."""
+        self._wait_begins = wake
 
     @property
     def is_shared(self) -> bool:

@@ -10,6 +10,7 @@ import errno
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,11 @@ IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
 """linux/in.h. Nothing of ours is fragmented (RFC 9715 section 3.1, RFC 9000 section 14), and nobody
 can make it so by telling of a small path: what is sent has at most 1,232 octets."""
 
+FREEBIND = {
+    socket.AF_INET: (socket.IPPROTO_IP, 15),  # IP_FREEBIND, linux/in.h
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 78),  # IPV6_FREEBIND, linux/in6.h
+}
+
 CARRIERS = {
     **dict.fromkeys(("tcp", "tls", "https"), "tcp"),
     **dict.fromkeys(("udp", "quic", "h3"), "udp"),
@@ -40,6 +46,8 @@ class Listener(msgspec.Struct, frozen=True):
 
     proto: str
     address: str
+    freebind: bool = False
+    """Also while no interface of this machine has the address."""
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -67,9 +75,21 @@ def beside(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     with contextlib.ExitStack() as undo:
         host, port = sock.getsockname()[:2]
-        other = _open("udp", host, port, undo, is_shared=True)
+        freebind = bool(sys.platform == "linux" and sock.getsockopt(*FREEBIND[sock.family]))
+        other = _open("udp", host, port, undo, is_shared=True, freebind=freebind)
         undo.pop_all()
         return other
+
+
+def has_address(host: str) -> bool:
+    """Whether an interface of this machine has this address now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, 0))
+    except OSError as fault:
+        return fault.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def address_of(sock: socket.socket) -> str:
@@ -94,14 +114,15 @@ def _bind(listener: Listener, count: int, undo: contextlib.ExitStack) -> Bound:
     carrier = CARRIERS[listener.proto]
     if not HAS_GROUPS:
         count = 1
+    open_ = partial(_open, carrier, host, freebind=listener.freebind)
     try:
         with contextlib.ExitStack() as undo_probe:
-            sockets = [_open(carrier, host, port, undo_probe, is_shared=False)]
+            sockets = [open_(port, undo_probe, is_shared=False)]
             port = sockets[0].getsockname()[1]
             if count == 1:
                 undo.push(undo_probe.pop_all())
         if count > 1:
-            sockets = [_open(carrier, host, port, undo, is_shared=True) for _ in range(count)]
+            sockets = [open_(port, undo, is_shared=True) for _ in range(count)]
         if carrier == "tcp":
             for sock in sockets:
                 sock.listen(BACKLOG)
@@ -111,7 +132,13 @@ def _bind(listener: Listener, count: int, undo: contextlib.ExitStack) -> Bound:
 
 
 def _open(
-    proto: str, host: str, port: int, undo: contextlib.ExitStack, *, is_shared: bool
+    proto: str,
+    host: str,
+    port: int,
+    undo: contextlib.ExitStack,
+    *,
+    is_shared: bool,
+    freebind: bool,
 ) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio switches Nagle's algorithm off: an answer never waits for the
@@ -133,6 +160,8 @@ def _open(
                 sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
     if is_shared:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if freebind and sys.platform == "linux":
+        sock.setsockopt(*FREEBIND[family], 1)
     sock.bind((host, port))
     return sock
 
@@ -144,7 +173,8 @@ def _explained(fault: OSError, proto: str, host: str, port: int) -> KudurruError
         return Busy(f"{where} is taken by {holder}; stop it, or listen on another port")
     hints = {
         errno.EACCES: "this user may not bind it; ports below 1024 need CAP_NET_BIND_SERVICE",
-        errno.EADDRNOTAVAIL: "no interface of this machine has this address",
+        errno.EADDRNOTAVAIL: "no interface of this machine has this address; "
+        "listeners.freebind listens there all the same, on Linux",
         errno.EAFNOSUPPORT: "this machine has no IPv6; leave this listener out",
     }
     message = hints.get(fault.errno or 0, fault.strerror or str(fault))

@@ -22,6 +22,9 @@ _NAT64 = ip_network("64:ff9b::/96")  # RFC 6052
 _SIX_TO_FOUR = ip_network("2002::/16")  # RFC 3056
 
 
+THIS_MACHINE = "this machine itself"
+
+
 def why_refused(
     address: Address, *, allow_private: bool, off: str = "lists.allowPrivate is off"
 ) -> str | None:
@@ -31,7 +34,7 @@ def why_refused(
     if address in _METADATA:
         return "a metadata service"
     if address.is_loopback or address.is_unspecified:
-        return "this machine itself"
+        return THIS_MACHINE
     if address.is_link_local:
         return "link-local"
     if address.is_multicast or address == IPv4Address("255.255.255.255"):

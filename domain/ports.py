@@ -112,6 +112,11 @@ class EventLog(Protocol):
         """
         ...
 
+    def on_wait(self, wake: Callable[[], None]) -> None:
+        """From now on call this, in the thread of an append, once all that is left of it is to wait
+        for the storage. It must not raise. A log that need not wait never calls."""
+        ...
+
     def read(
         self,
         after: int = 0,

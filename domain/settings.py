@@ -120,6 +120,10 @@ class ListenerSettings(Section, frozen=True):
     sockets: Annotated[
         int, node("UDP sockets per address; 0: as many as CPUs may be used", low=0, high=1024)
     ] = 0
+    freebind: Annotated[
+        bool,
+        node("Listen also at addresses that this machine does not have, or not yet (Linux)"),
+    ] = False
     internal: Annotated[
         SocketAddress | None, node("Listener for other nodes, mutual TLS; off: none")
     ] = None

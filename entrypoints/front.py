@@ -85,7 +85,7 @@ class Front:
         )
         udp.admit(options.acl)
         udp.sample(options.querylog.sample)
-        self.bound = bind_listeners(pairs, udp.sockets)
+        self.bound = bind_listeners(pairs, udp.sockets, freebind=options.freebind)
         for one in self.bound:
             stack.callback(close, one)
         self._health = health_routes(readiness.why_not, readiness.warnings)

@@ -147,31 +147,34 @@ class Stoppable(Protocol):
     async def stop(self) -> None: ...
 
 
-def bind_listeners(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
+def bind_listeners(
+    listeners: Sequence[tuple[str, str]], sockets: int, *, freebind: bool = False
+) -> list[Bound]:
     """All sockets of all listeners (protocol and address), or none; UDP and TCP open `sockets`
-    each. Partners that name one address with port 0 get one port between them, whatever it turns
-    out to be. Raises what binding raises; Invalid for a protocol that is not spoken."""
+    each, with `freebind` also at addresses that no interface has. Partners that name one address
+    with port 0 get one port between them, whatever it turns out to be. Raises what binding raises;
+    Invalid for a protocol that is not spoken."""
     unknown = sorted({proto for proto, _ in listeners} - CARRIERS.keys())
     if unknown:
         fault = f"this version serves {', '.join(CARRIERS)}, not {', '.join(unknown)}"
         raise Invalid("listeners", [Cause("", fault)])
     for _ in range(PORT_TRIES):
         try:
-            return _bind_once(listeners, sockets)
+            return _bind_once(listeners, sockets, freebind)
         except Busy:
             # A port that was free for UDP may be taken for TCP, by anybody's connection: the
             # system is asked for another one, where it was asked for any.
             if not any(address.endswith(":0") for _, address in listeners):
                 raise
-    return _bind_once(listeners, sockets)
+    return _bind_once(listeners, sockets, freebind)
 
 
-def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int) -> list[Bound]:
+def _bind_once(listeners: Sequence[tuple[str, str]], sockets: int, freebind: bool) -> list[Bound]:
     bound: list[Bound] = []
     chosen: dict[tuple[str, str], str] = {}  # protocol and address as given -> address as bound
     try:
         for proto, address in listeners:
-            listener = Listener(proto, chosen.pop((proto, address), address))
+            listener = Listener(proto, chosen.pop((proto, address), address), freebind)
             one = bind_all([listener], sockets if proto in ("udp", "tcp") else 1)[0]
             chosen.setdefault((PARTNERS[proto], address), one.address)
             bound.append(one)

@@ -14,7 +14,7 @@ from typing import NoReturn
 from kudurru.adapters.dns.probe import probe, target_of
 from kudurru.adapters.metrics import Sample
 from kudurru.adapters.networks import Networks
-from kudurru.adapters.sockets import Bound
+from kudurru.adapters.sockets import Bound, has_address, split_address
 from kudurru.domain.dns.health import HEALTH_NAME
 from kudurru.domain.dns.record_types import A
 from kudurru.domain.dns.records import CLASS_IN
@@ -107,5 +107,14 @@ def probes_of(
     for listener, one in zip(listeners, bound, strict=True):
         proto, address = one.listener.proto, one.address
         is_proxied = target_of(address)[0] in Networks(listener.proxy_protocol)
-        found[f"{proto} {address}"] = partial(probe, proto, address, query, is_proxied=is_proxied)
+        ask = partial(probe, proto, address, query, is_proxied=is_proxied)
+        found[f"{proto} {address}"] = (
+            partial(_if_here, ask, address) if one.listener.freebind else ask
+        )
     return found
+
+
+async def _if_here(ask: Probe, address: str) -> None:
+    """An address that another machine has at the moment would be answered by that one."""
+    if has_address(split_address(address)[0]):
+        await ask()

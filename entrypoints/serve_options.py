@@ -44,6 +44,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     ops: str = "127.0.0.1:8081"
     metrics: str = "127.0.0.1:9153"
     sockets: int = 1  # 0: as many as the engine makes use of
+    freebind: bool = False  # listen at addresses that no interface has too
     engine: Literal["auto", "native", "python"] = "python"
     engine_zones: bool = True
     join_answers: bool = True

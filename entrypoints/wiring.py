@@ -473,6 +473,12 @@ class Node:
         self._note_seen(recorded)
         return recorded
 
+    def settle_some(self, count: int) -> None:
+        """Bring digests up to the views, by so many objects and owners of zones at most: what a
+        checkpoint and a stamp would do all at once. Not while another thread reads them."""
+        self.objects.settle_some(count)
+        self.zones.settle_some(count)
+
     def time_for_events_us(self, now_us: int) -> int:
         """What to append events with. Where the clock went back after records were let expire,
         the log must not say that the events came before: views built again would keep them."""

@@ -10,8 +10,9 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import msgspec
@@ -60,6 +61,10 @@ GROUP_MAX = 512
 TURNS_MAX = 8
 """Of the loop, until a group is taken: a crowd is there after two or three, and who comes first
 waits for no more of them than that."""
+
+SETTLED_MAX = 64
+"""Objects, and owners in zones, that are counted into digests while an append waits for its disk:
+half a millisecond, which it takes at least."""
 
 STAMP_RETRY_S = 5.0
 """After a stamp that could not be written: a full disk stays full for a while."""
@@ -126,6 +131,7 @@ class Writer:
         self._writing = asyncio.Lock()
         # One of its own, in which what appending needs stays near: those that all share take turns.
         self._thread = ThreadPoolExecutor(1, "append")
+        self._is_appending = False
         self._append_times = Histogram()
         self.coalesce_s = 0.0  # of `keep_stamped`
         self._changes = self._groups = self._refused = self._failed = self._stamps_refused = 0
@@ -302,6 +308,7 @@ class Writer:
 
     async def run(self) -> None:
         """Write until `stop`. Where a fault ends it, nobody waits for what is not written."""
+        self._node.log.on_wait(partial(_call_on, asyncio.get_running_loop(), self._use_the_wait))
         try:
             await self._write_until_stopped()
         finally:
@@ -471,7 +478,13 @@ class Writer:
         at_us = node.time_for_events_us(now_us)
         began_us = node.clock.monotonic_us()
         loop = asyncio.get_running_loop()
-        recorded = await loop.run_in_executor(self._thread, node.append, sets, at_us, decided_at)
+        self._is_appending = True
+        try:
+            recorded = await loop.run_in_executor(
+                self._thread, node.append, sets, at_us, decided_at
+            )
+        finally:
+            self._is_appending = False
         self._append_times.add(node.clock.monotonic_us() - began_us)
         if recorded and recorded[0].seq != node.position + 1:
             await self._catch_up()  # others were there before, and ours come with theirs
@@ -485,6 +498,12 @@ class Writer:
             ) from error
         self._count(recorded)
         return recorded
+
+    def _use_the_wait(self) -> None:
+        """While the disk is waited for. Not later: then a checkpoint may be in the making, which
+        reads the same digests in another thread."""
+        if self._is_appending:
+            self._node.settle_some(SETTLED_MAX)
 
     def _count(self, recorded: list[Recorded]) -> None:
         if self._checkpointer is not None:
@@ -578,6 +597,12 @@ class Writer:
         changes = [Change(commands=(command,), who=who) for command in commands]
         decided = self._node.decide(changes, now_us)
         return [ChangeSet(tuple(d.events), who) for d in decided if not isinstance(d, KudurruError)]
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """From another thread, whose own work goes on also where the loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(work)
 
 
 def _in_doubt(error: BaseException) -> StorageBroken:

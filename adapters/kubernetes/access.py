@@ -78,7 +78,8 @@ def kubeconfig(path: Path | None = None, *, context: str | None = None) -> Acces
         contexts, active = list_kube_config_contexts(name)  # type: ignore[no-untyped-call]
         tls = _tls_of(configuration)
     except (ConfigException, OSError, ValueError) as error:
-        raise _invalid(f"kubeconfig {name or '(default)'}: {error}") from error
+        hint = "" if name else "; name its file with KUBECONFIG or kubernetes.kubeconfig"
+        raise _invalid(f"kubeconfig {name or '(default)'}: {error}{hint}") from error
     active = next((one for one in contexts if one["name"] == context), active)
     namespace = (active.get("context") or {}).get("namespace") or "default"
 

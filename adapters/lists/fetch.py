@@ -28,7 +28,7 @@ from urllib3.util import Timeout
 
 from kudurru import __version__
 from kudurru.adapters.lists.jobs import CannotFetch, Request, Resolve, Response
-from kudurru.domain.outbound import Address, why_refused
+from kudurru.domain.outbound import THIS_MACHINE, Address, why_refused
 
 REDIRECTS_MAX = 5
 CONNECT_S = 10.0
@@ -178,7 +178,8 @@ def _addresses(host: str, port: int, resolve: Resolve, may_not: Refusal) -> list
         if why is None:
             allowed.append(text)
         else:
-            refusals.append(f"{text} is {why}")
+            hint = "; a file of it is file:/path" if why == THIS_MACHINE else ""
+            refusals.append(f"{text} is {why}{hint}")
     if not allowed:
         raise CannotFetch("; ".join(refusals[:3]) or "the name of its server has no address")
     return allowed[:ADDRESSES_MAX]

@@ -235,6 +235,7 @@ class PostgresEventLog(RecordedLog):
         append.sealed = []
         try:
             with self._writer.use(append.timeout_s) as connection:
+                self._wait_begins()  # for a database that is asked several times
                 try:
                     append.run(connection, _Known(self._genesis, self._last, self._edge), salts)
                 except BaseException:

@@ -291,6 +291,7 @@ class SQLiteEventLog(RecordedLog):
                 if primary_code(error) == sqlite3.SQLITE_FULL:
                     _empty_wal(db)  # or what was refused would go on filling the disk
                 raise
+            self._wait_begins()
             try:
                 db.execute("COMMIT")
             except BaseException as error:

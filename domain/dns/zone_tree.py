@@ -374,10 +374,16 @@ class Zone:
 
     def _settle(self) -> None:
         """Bring the digest up to the nodes."""
-        get = self.nodes.get
-        while self._unsettled:
-            key, old = self._unsettled.popitem()
+        self.settle_some(len(self._unsettled))
+
+    def settle_some(self, count: int) -> int:
+        """The same by some owners at most; how many there were."""
+        get, unsettled = self.nodes.get, self._unsettled
+        count = min(count, len(unsettled))
+        for _ in range(count):
+            key, old = unsettled.popitem()
             self._count_in(key, old, get(key, EMPTY))
+        return count
 
     def _count_in(self, key: bytes, old: bytes, new: bytes) -> None:
         if old == new:

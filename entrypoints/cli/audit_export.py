@@ -31,7 +31,8 @@ def export(
         ),
     ] = Format.jsonl,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="F", help="Default: standard output.")
+        Path | None,
+        typer.Option("--output", metavar="F", help="Default: standard output.", readable=False),
     ] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="T", help="Not before.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="T", help="Not after.")] = None,

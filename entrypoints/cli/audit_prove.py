@@ -27,7 +27,10 @@ KeysOption = Annotated[
     ),
 ]
 FileOption = Annotated[
-    Path | None, typer.Option("--output", metavar="F", help="Write there. Default: standard output")
+    Path | None,
+    typer.Option(
+        "--output", metavar="F", help="Write there. Default: standard output", readable=False
+    ),
 ]
 
 
@@ -36,7 +39,10 @@ def checkpoint(
     publish: Annotated[
         list[Path] | None,
         typer.Option(
-            "--publish", metavar="F", help="File or folder outside of the data directory; repeats."
+            "--publish",
+            metavar="F",
+            help="File or folder outside of the data directory; repeats.",
+            readable=False,
         ),
     ] = None,
     output: common.OutputOption = Output.table,
@@ -65,7 +71,7 @@ def checkpoint(
 
 
 def prove(
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1)],
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="Position of the event.")],
     data: common.DataOption = common.DEFAULT_DATA,
     output: FileOption = None,
 ) -> None:

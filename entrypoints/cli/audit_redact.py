@@ -18,7 +18,7 @@ OUT_OF_REACH = (
 
 
 def redact(
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1)],
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="Position of the event.")],
     data: common.DataOption = common.DEFAULT_DATA,
     who: Annotated[
         bool,

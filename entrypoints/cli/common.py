@@ -35,7 +35,12 @@ KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="For example z
 DataOption = Annotated[
     Path,
     typer.Option(
-        "--data", metavar="DIR", envvar="KUDURRU_DATA", help="Data directory.", show_default=True
+        "--data",
+        metavar="DIR",
+        envvar="KUDURRU_DATA",
+        help="Data directory.",
+        show_default=True,
+        readable=False,
     ),
 ]
 OutputOption = Annotated[
@@ -61,7 +66,13 @@ MassChangeOption = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show it, write nothing.")]
 FilesOption = Annotated[
     list[Path],
-    typer.Option("-f", "--filename", metavar="F", help="File, folder, or - for standard input."),
+    typer.Option(
+        "-f",
+        "--filename",
+        metavar="F",
+        help="File, folder, or - for standard input.",
+        readable=False,
+    ),
 ]
 AtOption = Annotated[
     str | None,
@@ -69,7 +80,9 @@ AtOption = Annotated[
 ]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE|DIR", help="Settings, see `kudurru config`."),
+    typer.Option(
+        "--config", metavar="FILE|DIR", help="Settings, see `kudurru config`.", readable=False
+    ),
 ]
 OpsOption = Annotated[
     str | None,
@@ -179,13 +192,23 @@ def key_from(kind_word: str, name: str, namespace: str) -> tuple[Kind, Key]:
 
 
 def split_reference(text: str, namespace: str) -> tuple[Kind, Key]:
-    """`KIND/NAME` as people write it on the command line."""
+    """`KIND/NAME` as people write it on the command line, or `KIND/NAMESPACE/NAME` as objects are
+    shown."""
     word, slash, name = text.partition("/")
     if not slash or not name:
         raise Invalid(
             "object", [Cause("", f"{text!r} is not KIND/NAME, such as rs/www; of a zone: --zone Z")]
         )
+    if "/" in name and kind_by_word(word).namespaced:
+        namespace, _, name = name.partition("/")
     return key_from(word, name, namespace)
+
+
+def asked_of(key: Key) -> dict[str, str | int | bool]:
+    """What the API is asked for the events of an object."""
+    ref = ref_of(key)
+    which = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
+    return {name: text for name, text in which.items() if text}
 
 
 class Loaded(msgspec.Struct, frozen=True):

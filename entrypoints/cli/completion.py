@@ -11,8 +11,6 @@ from kudurru.entrypoints.cli.output import echo
 
 app = command_app()
 
-VARIABLE = "_KUDURRU_COMPLETE"
-
 
 class Shell(StrEnum):
     bash = "bash"
@@ -22,11 +20,13 @@ class Shell(StrEnum):
 
 @app.command()
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="Which shell reads it.")],
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print a script for a shell. For bash: `eval "$(kudurru completion bash)"`."""
-    from kudurru.entrypoints.cli.main import cli
+    """Print a script by which a shell completes commands, options, and names of objects. For good:
+    `eval "$(kudurru completion bash)"` in ~/.bashrc, the same with zsh in ~/.zshrc, or
+    `kudurru completion fish > ~/.config/fish/completions/kudurru.fish`."""
+    from kudurru.entrypoints.cli.main import COMPLETION, cli
 
     kind = get_completion_class(shell.value)
     assert kind is not None, "click knows these three"
-    echo(kind(cli, {}, "kudurru", VARIABLE).source())
+    echo(kind(cli, {}, "kudurru", COMPLETION).source())

@@ -32,11 +32,15 @@ app = command_app(help="Show, check and describe settings.", no_args_is_help=Tru
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE|DIR", help="Node file, or a folder of them."),
+    typer.Option(
+        "--config", metavar="FILE|DIR", help="Node file, or a folder of them.", readable=False
+    ),
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Data directory. [default: node.dataDir]"),
+    typer.Option(
+        "--data", metavar="DIR", help="Data directory. [default: node.dataDir]", readable=False
+    ),
 ]
 OutputOption = Annotated[
     Output, typer.Option("-o", "--output", help="How to print.", show_default=True)
@@ -45,7 +49,9 @@ OutputOption = Annotated[
 
 @app.command()
 def show(
-    keys: Annotated[list[str] | None, typer.Argument(help="Keys or sections; none: all.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY...", help="Keys or sections; none: all.")
+    ] = None,
     config: ConfigOption = None,
     data: DataOption = None,
     output: OutputOption = Output.table,
@@ -152,7 +158,7 @@ def set_(
 
 @app.command()
 def unset(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="As in cache.maxEntries.")],
     data: common.DataOption = common.DEFAULT_DATA,
     config: ConfigOption = None,
     reason: common.ReasonOption = "",

@@ -31,7 +31,9 @@ T = TypeVar("T")
 
 KubeconfigOption = Annotated[
     Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="Default: kubernetes.kubeconfig."),
+    typer.Option(
+        "--kubeconfig", metavar="FILE", help="Default: kubernetes.kubeconfig.", readable=False
+    ),
 ]
 ContextOption = Annotated[
     str | None,

@@ -17,7 +17,7 @@ app = command_app()
 @app.command()
 def delete(
     kind: common.KindArgument,
-    objects: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    objects: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the objects.")],
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     manager: common.ManagerOption = DEFAULT_MANAGER,

@@ -22,7 +22,7 @@ EVENTS_SHOWN = 10
 @app.command()
 def describe(
     kind_word: common.KindArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the object.")],
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     output: common.OutputOption = Output.table,

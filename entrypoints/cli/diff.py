@@ -28,7 +28,11 @@ def diff(
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "-f", "--filename", metavar="F", help="File, folder, or - for standard input."
+            "-f",
+            "--filename",
+            metavar="F",
+            help="File, folder, or - for standard input.",
+            readable=False,
         ),
     ] = None,
     from_: Annotated[
@@ -49,7 +53,7 @@ def diff(
     if files:
         manifests = common.load_manifests(files, namespace).manifests
         with common.service(data) as service:
-            found = [d for m in manifests if (d := _of_manifest(service, m))]
+            found = [d for m in manifests if (d := of_manifest(service, m))]
     else:
         found = _between(data, from_ or "", to, zone)
     show_differences(found, output)
@@ -59,14 +63,18 @@ def show_differences(found: list[Difference], output: Output) -> None:
     """Raises: typer.Exit where there are any."""
     if not print_documents(output, msgspec.to_builtins(found)):
         for one in found:
-            echo(escape(f"{one.object} {one.verb}"))
-            for change in one.changes:
-                print_change(change, "  ")
+            print_difference(one)
     if found:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _of_manifest(service: Service, manifest: Manifest) -> Difference | None:
+def print_difference(one: Difference) -> None:
+    echo(escape(f"{one.object} {one.verb}"))
+    for change in one.changes:
+        print_change(change, "  ")
+
+
+def of_manifest(service: Service, manifest: Manifest) -> Difference | None:
     try:
         document = service.get(manifest.key)
     except NotFound:

@@ -16,7 +16,9 @@ app = command_app()
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE|DIR", help="Settings, where no server runs."),
+    typer.Option(
+        "--config", metavar="FILE|DIR", help="Settings, where no server runs.", readable=False
+    ),
 ]
 
 

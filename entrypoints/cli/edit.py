@@ -31,7 +31,7 @@ HEAD = """\
 @app.command()
 def edit(
     kind_word: common.KindArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the object.")],
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     manager: common.ManagerOption = DEFAULT_MANAGER,

@@ -37,8 +37,10 @@ _REASONS = {
 
 @app.command()
 def explain(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    rtype: Annotated[str, typer.Argument(metavar="TYPE")] = "A",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A DNS name.")],
+    rtype: Annotated[
+        str, typer.Argument(metavar="TYPE", help="Its record type.", show_default=True)
+    ] = "A",
     data: common.DataOption = common.DEFAULT_DATA,
     client: Annotated[
         str, typer.Option("--client", metavar="IP", help="Who asks.", show_default=True)
@@ -56,6 +58,7 @@ def explain(
             "--config",
             metavar="FILE|DIR",
             help="Settings as `serve` has them, where no server runs.",
+            readable=False,
         ),
     ] = None,
     at: common.AtOption = None,

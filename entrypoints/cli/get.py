@@ -30,7 +30,9 @@ app = command_app()
 @app.command()
 def get(
     kind_word: common.KindArgument,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them.", show_default=False)
+    ] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     all_namespaces: Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from kudurru.domain import targets
 from kudurru.domain.events import OBJECT_STATUS
-from kudurru.domain.objects import Key, ref_of
+from kudurru.domain.objects import Key
 from kudurru.entrypoints import directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
@@ -25,7 +25,9 @@ LIMIT = 50
 
 @app.command()
 def history(
-    reference: Annotated[str | None, typer.Argument(metavar="KIND/NAME")] = None,
+    reference: Annotated[
+        str | None, typer.Argument(metavar="KIND/NAME", help="Of one object.")
+    ] = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
     zone: Annotated[str | None, typer.Option("--zone", metavar="Z", help="Of one zone.")] = None,
@@ -116,11 +118,9 @@ def _params(asked: _Asked) -> dict[str, str | int | bool]:
         "dnsName": asked.name,
         "recordType": asked.type,
     }
-    if asked.key is not None:
-        ref = ref_of(asked.key)
-        texts |= {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
     switches = {"changes": asked.with_changes, "noStatus": not asked.with_statuses}
     return {
+        **(common.asked_of(asked.key) if asked.key is not None else {}),
         **{name: text for name, text in texts.items() if text},
         **{name: True for name, is_on in switches.items() if is_on},
     }

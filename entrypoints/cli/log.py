@@ -26,7 +26,7 @@ def log() -> None:
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="F", help="A new file.")],
+    file: Annotated[Path, typer.Argument(metavar="F", help="A new file.", readable=False)],
     data: common.DataOption = common.DEFAULT_DATA,
     output: common.OutputOption = Output.table,
 ) -> None:
@@ -48,7 +48,9 @@ def export(
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="F", help="What `log export` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="F", help="What `log export` wrote.", readable=False)
+    ],
     data: common.DataOption = common.DEFAULT_DATA,
     keys: Annotated[
         list[str] | None,
@@ -60,6 +62,7 @@ def import_(
             "--checkpoint",
             metavar="F",
             help="A checkpoint that was kept elsewhere: the backup must not end before it.",
+            readable=False,
         ),
     ] = None,
     dry_run: Annotated[

@@ -16,6 +16,8 @@ from kudurru.domain.errors import KudurruError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+COMPLETION = "_KUDURRU_COMPLETE"
+"""The variable by which a shell asks what completes a line."""
 
 # name -> (module, one line of help)
 COMMANDS = {
@@ -130,6 +132,10 @@ def main(args: list[str]) -> int:
     remote = sys.modules.get("kudurru.entrypoints.cli.remote")
     if remote is not None:  # a command ran before in this process
         remote.forget()
+    if COMPLETION in os.environ:
+        from kudurru.entrypoints.cli.completing import register
+
+        register()
     try:
         code = cli.main(args, prog_name="kudurru", standalone_mode=False)
         sys.stdout.flush()
@@ -159,6 +165,7 @@ def _click_error(error: Exception) -> int:
     they can do, not by their class."""
     show = getattr(error, "show", None)
     if show is not None:
+        error.message = _for_people(getattr(error, "message", ""))  # type: ignore[attr-defined]
         show(file=sys.stderr)
         return int(getattr(error, "exit_code", EXIT_USAGE))
     if type(error).__name__ == "Exit":
@@ -172,6 +179,21 @@ def _click_error(error: Exception) -> int:
         f"{name}: {error}\nThis is a fault of kudurru, please report it; "
         "KUDURRU_DEBUG=1 shows where it happened"
     )
+
+
+_SAID_FOR_PROGRAMS = (
+    ("Input should be a valid integer, unable to parse string as an integer",
+     "a whole number is wanted"),
+    ("Input should be ", "has to be "),
+    ("Value error, ", ""),
+)  # fmt: skip
+"""How values are refused by the library that some versions of typer check them with."""
+
+
+def _for_people(message: str) -> str:
+    for said, meant in _SAID_FOR_PROGRAMS:
+        message = message.replace(said, meant)
+    return message
 
 
 def _failed(message: str) -> int:

@@ -48,8 +48,12 @@ def queries(
         str, typer.Option("--source", metavar="S", help="blocked, cache, forward, …")
     ] = "",
     blocked: Annotated[bool, typer.Option("--blocked", help="Short for --source blocked.")] = False,
-    policy: Annotated[str, typer.Option("--policy", metavar="[NS/]NAME")] = "",
-    list_: Annotated[str, typer.Option("--list", metavar="[NS/]NAME")] = "",
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="[NS/]NAME", help="Decided by this policy.")
+    ] = "",
+    list_: Annotated[
+        str, typer.Option("--list", metavar="[NS/]NAME", help="Decided by this list.")
+    ] = "",
     since: Annotated[str | None, typer.Option("--since", metavar="T", help="Not before.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="T", help="Before.")] = None,
     limit: Annotated[

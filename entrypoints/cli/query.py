@@ -25,8 +25,10 @@ NOT_HERE_THEN = (
 
 @app.command()
 def query(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    rtype: Annotated[str, typer.Argument(metavar="TYPE")] = "A",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A DNS name.")],
+    rtype: Annotated[
+        str, typer.Argument(metavar="TYPE", help="Its record type.", show_default=True)
+    ] = "A",
     data: common.DataOption = common.DEFAULT_DATA,
     client: Annotated[
         str, typer.Option("--client", metavar="IP", help="As this client.", show_default=True)

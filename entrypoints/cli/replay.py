@@ -60,6 +60,7 @@ def replay(
             "--export",
             metavar="DIR",
             help="Write the state there: manifests for `kudurru apply`, and master files.",
+            readable=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,

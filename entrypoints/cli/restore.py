@@ -25,7 +25,9 @@ app = command_app()
 
 @app.command()
 def restore(
-    references: Annotated[list[str] | None, typer.Argument(metavar="KIND/NAME...")] = None,
+    references: Annotated[
+        list[str] | None, typer.Argument(metavar="KIND/NAME...", help="These objects.")
+    ] = None,
     at: common.AtOption = None,
     before_event: Annotated[
         int | None,

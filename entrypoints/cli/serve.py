@@ -54,7 +54,9 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE|DIR", help="Settings, see `kudurru config`."),
+        typer.Option(
+            "--config", metavar="FILE|DIR", help="Settings, see `kudurru config`.", readable=False
+        ),
     ] = None,
     dns: Annotated[
         list[str] | None,
@@ -120,7 +122,8 @@ def serve(
         bool, typer.Option("--strict", help="Exit when the log is damaged, do not serve the rest.")
     ] = False,
     pid_file: Annotated[
-        Path | None, typer.Option("--pid-file", metavar="F", help="Write the process id there.")
+        Path | None,
+        typer.Option("--pid-file", metavar="F", help="Write the process id there.", readable=False),
     ] = None,
 ) -> None:
     """Serve zones over DNS until SIGTERM or Control-C."""
@@ -214,6 +217,7 @@ def serve_options(
         ops=str(settings.ops.address),
         metrics=str(settings.metrics.address),
         sockets=settings.listeners.sockets,
+        freebind=settings.listeners.freebind,
         engine=settings.dns.engine,
         engine_zones=settings.dns.engine_zones,
         join_answers=settings.dns.join_answers,

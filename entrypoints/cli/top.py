@@ -27,9 +27,9 @@ class Subject(StrEnum):
 
 @app.command()
 def top(
-    subject: Annotated[Subject, typer.Argument(metavar="[domains|clients|blocked]")] = (
-        Subject.domains
-    ),
+    subject: Annotated[
+        Subject, typer.Argument(metavar="[domains|clients|blocked]", help="What is counted.")
+    ] = (Subject.domains),
     data: common.DataOption = common.DEFAULT_DATA,
     since: Annotated[
         str, typer.Option("--since", metavar="T", help="By the hour.", show_default=True)

@@ -45,6 +45,7 @@ def create(
             "--secret-file",
             metavar="F",
             help="Take this secret, in base64, not a new one; - is standard input.",
+            readable=False,
         ),
     ] = None,
     update: Annotated[

@@ -1,13 +1,17 @@
 """kudurru undo: take one change back, or one restore."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kudurru.domain.errors import NotFound
+from kudurru.domain.events import OBJECT_STATUS
+from kudurru.domain.objects import ref_of
 from kudurru.entrypoints import directory, restoring
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
-from kudurru.entrypoints.cli.output import Output
+from kudurru.entrypoints.cli.output import Output, escape, note
 from kudurru.entrypoints.cli.plans import print_carried, print_plan
 from kudurru.entrypoints.restoring import UndoRequest
 
@@ -17,9 +21,15 @@ app = command_app()
 @app.command()
 def undo(
     what: Annotated[
-        str, typer.Argument(metavar="SEQ|ID", help="A position of the change, or a restore's id.")
+        str,
+        typer.Argument(
+            metavar="SEQ|KIND/NAME|ID",
+            help="A position of the change, an object whose newest change is meant, or a "
+            "restore's id.",
+        ),
     ],
     data: common.DataOption = common.DEFAULT_DATA,
+    namespace: common.NamespaceOption = "default",
     dry_run: common.DryRunOption = False,
     skip_conflicts: Annotated[
         bool,
@@ -31,6 +41,8 @@ def undo(
 ) -> None:
     """Take back what one change did, by a new change. Objects that changed since are conflicts:
     they are listed, and never overwritten."""
+    if "/" in what:
+        what = _newest_change(what, namespace, data)
     far = remote.service() if dry_run else None
     if far is not None:
         with far:
@@ -51,3 +63,22 @@ def undo(
     )
     with common.service(data, write=True) as service:
         print_carried(service.undo(request), output)
+
+
+def _newest_change(reference: str, namespace: str, data: Path) -> str:
+    """Its position, which is told: what is undone is that change, whatever comes meanwhile."""
+    key = common.split_reference(reference, namespace)[1]
+    far = remote.service()
+    if far is not None:
+        with far:
+            asked = common.asked_of(key) | {"noStatus": True}
+            found = [document["seq"] for document in far.events(asked, 1)]
+    else:
+        with directory.open_reader(data) as node:
+            events = node.log.read(key=key, newest_first=True)
+            newest = next((event for event in events if event.type != OBJECT_STATUS), None)
+            found = [newest.seq] if newest is not None else []
+    if not found:
+        raise NotFound(f"{ref_of(key)} was never changed; `kudurru history` shows what was")
+    note(escape(f"the newest change of {ref_of(key)} is at position {found[0]}"))
+    return str(found[0])

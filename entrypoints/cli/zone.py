@@ -24,6 +24,8 @@ from kudurru.domain.zone_model import soa_of
 from kudurru.entrypoints import answering, directory
 from kudurru.entrypoints.cli import common, remote
 from kudurru.entrypoints.cli.app import command_app
+from kudurru.entrypoints.cli.apply import short_name
+from kudurru.entrypoints.cli.diff import of_manifest, print_difference
 from kudurru.entrypoints.cli.output import Output, counted, echo, escape, note, print_documents
 from kudurru.entrypoints.cli.progress import progress
 from kudurru.entrypoints.service import (
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 app = command_app(no_args_is_help=True)
 
 WARNINGS_SHOWN = 20
+OBJECTS_SHOWN = 200
+"""By a dry run: more than that nobody reads."""
 
 ZoneOption = Annotated[
     str | None,
@@ -56,7 +60,7 @@ def zone() -> None:
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="F")],
+    file: Annotated[Path, typer.Argument(metavar="F", help="A master file.", readable=False)],
     zone: ZoneOption = None,
     data: common.DataOption = common.DEFAULT_DATA,
     namespace: common.NamespaceOption = "default",
@@ -96,7 +100,13 @@ def import_(
                 allow_mass_change=allow_mass_change,
             )
         )
+        serial = None if dry_run else _serial_of(service, manifests[0])
+        if dry_run and output in (Output.table, Output.wide):
+            _show_differences(service, manifests, result)
     _show_imported(read, zone_name, result, output, dry_run=dry_run)
+    if serial not in (None, read.soa[2]) and output in (Output.table, Output.wide):
+        why = "is kept as long as the content is" if not result.seq else "goes on from the last one"
+        note(f"its serial is {serial}, and {read.soa[2]} in the file: a serial {why}")
 
 
 def _show_imported(
@@ -119,9 +129,28 @@ def _show_imported(
     echo(escape(f"{document['zone']}: {size}; objects: {shown}{suffix}"))
 
 
+def _show_differences(service: Service, manifests: list[Manifest], result: Result) -> None:
+    """What would be done, object by object, as `diff` shows it."""
+    by_key = {manifest.key: manifest for manifest in manifests}
+    changed = [outcome for outcome in result.outcomes if outcome.verb != "unchanged"]
+    for outcome in changed[:OBJECTS_SHOWN]:
+        if (manifest := by_key.get(outcome.key)) is None:
+            echo(escape(f"{short_name(outcome)} would be deleted"))
+        elif (difference := of_manifest(service, manifest)) is not None:
+            print_difference(difference)
+    if (more := len(changed) - OBJECTS_SHOWN) > 0:
+        echo(f"and {counted(more, 'object')} more")
+
+
+def _serial_of(service: Service, zone: Manifest) -> int | None:
+    status = service.get(zone.key).get("status") or {}
+    serial = status.get("serial")
+    return serial if isinstance(serial, int) else None
+
+
 @app.command()
 def export(
-    zone: Annotated[str, typer.Argument(metavar="Z")],
+    zone: Annotated[str, typer.Argument(metavar="Z", help="By DNS name or object name.")],
     data: common.DataOption = common.DEFAULT_DATA,
     at: common.AtOption = None,
 ) -> None:
@@ -141,7 +170,7 @@ def export(
 
 @app.command()
 def refresh(
-    zone: Annotated[str, typer.Argument(metavar="Z")],
+    zone: Annotated[str, typer.Argument(metavar="Z", help="By DNS name or object name.")],
     data: common.DataOption = common.DEFAULT_DATA,
     output: common.OutputOption = Output.table,
 ) -> None:

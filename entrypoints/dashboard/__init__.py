@@ -33,6 +33,7 @@ POLICY = "; ".join(
         "form-action 'none'",
         "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
     )
 )
 """Content-Security-Policy: nothing but these files, and no text is ever made into code."""

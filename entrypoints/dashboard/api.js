@@ -3,6 +3,7 @@
 
 const PREFIX = "/api/v1";
 const KEY = "kudurru-token";
+const CLOCK_MS = 3000;  // clocks that differ by less agree
 
 /** What the API refused, or that it could not be reached (code 0). */
 export class Failure extends Error {
@@ -20,12 +21,17 @@ export const fault = message => new Failure(0, {reason: "Invalid", message});
 
 let me = null;  // what /info says of the token
 let onSignedOut = () => {};
+let onReached = () => {};
+let aheadMs = 0;  // of the server's clock, before that of this browser
 
 /** Who is signed in: token (its name), role, rights, namespaces, zones, version, logId. */
 export const who = () => me;
 
 /** Whether the token has a right, as the API calls it: "objects.write", "blocking". */
 export const may = right => me !== null && me.rights.includes(right);
+
+/** The namespace that a new object of the token goes to, where nobody says another. */
+export const homeNamespace = () => me?.namespaces[0] || "default";
 
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 
@@ -34,9 +40,21 @@ export function whenSignedOut(listener) {
   onSignedOut = listener;
 }
 
+/** `listener` is told, after each request, whether the server was there. */
+export function whenReached(listener) {
+  onReached = listener;
+}
+
+/** The server's time in ms: moments are of its clock, and that of a phone may be wrong. */
+export const now = () => Date.now() + aheadMs;
+
 /** Raises Failure where the token does not count. */
 export async function signIn(token) {
-  if (token !== undefined) sessionStorage.setItem(KEY, token);
+  if (token !== undefined) {
+    // A browser sends no other characters in a header, and does not say which it minds.
+    if (!/^[\x21-\x7e]+$/.test(token)) throw fault("that is no token: it has letters, digits and signs of ASCII, and no spaces");
+    sessionStorage.setItem(KEY, token);
+  }
   try {
     me = await get("/info");
   } catch (failure) {
@@ -58,8 +76,7 @@ export function signOut(why = "") {
  */
 export async function ask(method, path, given = {}) {
   const response = await send(method, PREFIX + path + asked(given.query), given);
-  const type = response.headers.get("Content-Type") || "";
-  const data = type.includes("json") ? await response.json() : await response.text();
+  const data = await contentOf(response);
   if (!response.ok) throw refused(response, data);
   const warnings = response.headers.get("Warning");
   return {
@@ -78,7 +95,8 @@ export async function get(path, query, signal) {
 /** Whether this node is to be sent queries: {ready, reasons}. It needs no token. */
 export async function readiness(signal) {
   const response = await send("GET", "/healthz/ready", {signal, open: true});
-  const found = await response.json();
+  const found = await contentOf(response);
+  if (typeof found === "string") throw refused(response, found);
   const causes = ((found.details || {}).causes || []).map(cause => cause.message);
   return {ready: response.ok, reasons: causes, warnings: found.warnings || []};
 }
@@ -86,7 +104,7 @@ export async function readiness(signal) {
 /** Save what a path answers as a file of the person. */
 export async function download(path, query, name) {
   const response = await send("GET", PREFIX + path + asked(query), {});
-  if (!response.ok) throw refused(response, await response.json());
+  if (!response.ok) throw refused(response, await contentOf(response));
   const url = URL.createObjectURL(await response.blob());
   const link = document.createElement("a");
   [link.href, link.download] = [url, name];
@@ -118,12 +136,42 @@ async function send(method, url, {body, type, ifMatch, ifNoneMatch, signal, open
       body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
     });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Failure(0, {reason: "Unreachable", message: "the server does not answer; is it running?"});
+    throw unreachable(error);
   }
+  onReached(true);
+  setClock(Date.parse(response.headers.get("Date")));
   // Of somebody who was let in; a token that is tried at sign-in is told of there.
-  if (response.status === 401 && !open && me !== null) signOut((await response.clone().json()).message);
+  if (response.status === 401 && !open && me !== null) signOut(refused(response, await contentOf(response.clone())).message);
   return response;
+}
+
+function unreachable(error) {
+  if (error.name === "AbortError") return error;
+  onReached(false);
+  return new Failure(0, {reason: "Unreachable", message: "the server does not answer; is it running?"});
+}
+
+/** What the server answered, as JSON where it is that. What stands in front of it may answer in its
+ * place, with anything. */
+async function contentOf(response) {
+  let text;
+  try {
+    text = await response.text();
+  } catch (error) {
+    throw unreachable(error);
+  }
+  if (!(response.headers.get("Content-Type") || "").includes("json")) return text;
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw refused(response, text);
+  }
+}
+
+/** The header has whole seconds, and takes a while to come. */
+function setClock(serverMs) {
+  const ahead = serverMs + 500 - Date.now();
+  if (!Number.isNaN(ahead) && Math.abs(ahead - aheadMs) > CLOCK_MS) aheadMs = Math.abs(ahead) > CLOCK_MS ? ahead : 0;
 }
 
 function asked(query) {
@@ -132,7 +180,9 @@ function asked(query) {
 }
 
 function refused(response, data) {
-  return new Failure(response.status, typeof data === "object" && data !== null ? data : {message: data});
+  const isStatus = typeof data === "object" && data !== null;
+  return new Failure(response.status, isStatus ? data : {
+    reason: "NotUnderstood", message: `what answered (HTTP ${response.status}) is not kudurru; is something in front of it?`});
 }
 
 function warningsOf(header) {

@@ -5,8 +5,21 @@
 // when the person goes elsewhere: streams and timers of a view end with it.
 
 import {h, fill} from "./dom.js";
-import {hasToken, may, signIn, signOut, whenSignedOut, who} from "./api.js";
+import {get, hasToken, may, readiness, rest, signIn, signOut, whenReached, whenSignedOut, who} from "./api.js";
 import {button, failureBox, field, heading, note} from "./ui.js";
+import * as explain from "./views/explain.js";
+import * as filtering from "./views/filtering.js";
+import * as history_ from "./views/history.js";
+import * as objects from "./views/objects.js";
+import * as overview from "./views/overview.js";
+import * as queries from "./views/queries.js";
+import * as restore from "./views/restore.js";
+import * as zone from "./views/zone.js";
+import * as zones from "./views/zones.js";
+
+// All are there from the start: a view that is fetched when somebody goes to it may be of another
+// version by then, or not to be had.
+const VIEWS = {explain, filtering, history: history_, objects, overview, queries, restore, zone, zones};
 
 // hash, module below views/, title, the right that it needs; with a word it is in the navigation.
 const ROUTES = [
@@ -21,14 +34,42 @@ const ROUTES = [
   ["objects/:kind/:namespace/:name", "objects", "Object", "objects.read"],
 ].map(([path, view, title, right, word]) => ({parts: path.split("/"), path, view, title, right, word}));
 
+const AWAY_MS = 3000;  // between looks whether the server is there again
+
 let leaving = new AbortController();
-const main = h("main", {id: "main"});
+let isAway = false, hasFailed = false;
+const main = h("main", {id: "main"}), away = h("div", {id: "away", role: "status"});
+
+/** Lists and policies are of no zone: a token that is limited to zones sees none of them. */
+const mayView = route => may(route.right) && !(route.view === "filtering" && who().zones.length);
 
 function start() {
   whenSignedOut(showSignIn);
+  whenReached(isThere => { if (!isThere) waitForServer(); });
   addEventListener("hashchange", () => { if (who()) showView(); });
-  if (!hasToken()) return showSignIn();
+  hasToken() ? enter() : showSignIn();
+}
+
+/** With the token that this tab has. */
+function enter() {
   signIn().then(showShell, failure => showSignIn(failure));
+}
+
+/** Say that the server is away until it is there again, and look again at what failed by that. */
+async function waitForServer() {
+  if (isAway) return;
+  isAway = true;
+  fill(away, h("p", {}, "The server does not answer. What is shown is from before; it is asked again every few seconds."));
+  const never = new AbortController().signal;
+  for (let isThere = false; !isThere;) {
+    await rest(AWAY_MS, never);
+    // One that reads its log still answers to no token.
+    isThere = await (who() ? get("/info", {}, never) : readiness(never)).then(
+      () => true, ({code}) => code !== 0 && code !== 503);
+  }
+  isAway = false;
+  fill(away);
+  if (who() && hasFailed && !document.querySelector("dialog")) showView();
 }
 
 // --- signing in ------------------------------------------------------------------------------
@@ -37,8 +78,10 @@ const COMMAND = "kudurru token create me --role admin";
 
 function showSignIn(why = "") {
   leaving.abort();
-  document.querySelectorAll("dialog").forEach(one => one.close());
+  closeDialogs();
   const said = h("div", {}, typeof why !== "string" ? failureBox(why) : why ? note(why, "bad") : null);
+  // A server that is away, or reads its log still, said nothing of the token.
+  if (typeof why !== "string" && hasToken()) said.append(button("Try again", enter));
   const token = h("input", {type: "password", name: "token", autocomplete: "off", required: true,
     spellcheck: "false"});
   const form = h("form", {onsubmit: async event => {
@@ -65,10 +108,12 @@ function showSignIn(why = "") {
   token.focus();
 }
 
+const closeDialogs = () => document.querySelectorAll("dialog").forEach(one => one.close());
+
 // --- the shell -------------------------------------------------------------------------------
 
 function showShell() {
-  const links = ROUTES.filter(route => route.word && may(route.right)).map(route =>
+  const links = ROUTES.filter(route => route.word && mayView(route)).map(route =>
     h("li", {}, h("a", {href: `#/${route.path}`, "data-view": route.view}, route.word)));
   const me = who();
   fill(document.body,
@@ -79,13 +124,16 @@ function showShell() {
       h("ul", {}, links),
       h("div", {class: "me"}, h("span", {title: `token ${me.token}`}, me.token), h("span", {class: "quiet"}, me.role),
         button("Sign out", () => signOut(), {class: "plain"}))),
-    main,
+    away, main,
     h("div", {id: "said", "aria-live": "polite"}));
   showView();
 }
 
 async function showView() {
+  const began = document.activeElement;
   leaving.abort();
+  closeDialogs();  // they are of the view before
+  hasFailed = false;
   leaving = new AbortController();
   const {signal} = leaving;
   const {route, params, query} = found(location.hash);
@@ -99,17 +147,20 @@ async function showView() {
   try {
     if (!route) {
       fill(root, heading("Nothing is here", "No view has this address. The navigation leads to all of them."));
-    } else if (!may(route.right)) {
-      fill(root, heading(route.title), note(`A token of the role ${who().role} may not see this.`));
+    } else if (!mayView(route)) {
+      fill(root, heading(route.title), note(may(route.right) ? "A token that is limited to zones may not see this."
+        : `A token of the role ${who().role} may not see this.`));
     } else {
-      const view = await import(`./views/${route.view}.js`);
-      await view.show(root, {...params, query, signal});
+      await VIEWS[route.view].show(root, {...params, query, signal});
     }
   } catch (failure) {
     if (signal.aborted) return;
+    hasFailed = true;
     root.append(failureBox(failure), button("Try again", showView));
   }
-  if (!signal.aborted && !root.contains(document.activeElement)) root.querySelector("h1")?.focus({preventScroll: true});
+  // Whoever went on with the keyboard meanwhile stays where they are.
+  const isWhereItBegan = [began, document.body, null].includes(document.activeElement);
+  if (!signal.aborted && isWhereItBegan) root.querySelector("h1")?.focus({preventScroll: true});
 }
 
 function found(hash) {

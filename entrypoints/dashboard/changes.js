@@ -10,6 +10,7 @@ const PLURALS = {
 };
 const CONTENT = ["obj.applied.v1", "obj.deleted.v1"];
 const LIVE_MS = 3000;
+const LIVE_MAX = 500;  // new ones at once
 const PAGE = 50;
 const SHOWN_MAX = 200;  // steps of a plan, lines of a change
 
@@ -116,7 +117,7 @@ export async function eventList(query, signal, {nothing = "Nothing in the log ma
       await rest(LIVE_MS, stop);
       if (stop.aborted || document.hidden) continue;
       try {
-        const {items} = await get("/events", {...query, since: newest + 1, limit: PAGE}, stop);
+        const {items} = await get("/events", {...query, since: newest + 1, limit: LIVE_MAX}, stop);
         if (!items.length) continue;
         newest = items[0].seq;
         list.querySelector(".empty, .note")?.remove();

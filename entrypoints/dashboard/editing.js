@@ -2,7 +2,7 @@
 // places.
 
 import {h, fill} from "./dom.js";
-import {ask as request, fault, part} from "./api.js";
+import {ask as request, fault, homeNamespace, part} from "./api.js";
 import {changeLines, differences, movedBox, objectPath, written} from "./changes.js";
 import {ask, field, headOf, note, say} from "./ui.js";
 
@@ -13,7 +13,7 @@ const OURS = "kudurru.io/managed-by";
  * The first submission is a dry run and shows what would change, the second does it. Resolves to true when it was applied.
  */
 export async function edit(title, plural, object, template = {}) {
-  const meta = object ? object.metadata : {namespace: "default", name: ""};
+  const meta = object ? object.metadata : {namespace: homeNamespace(), name: ""};
   const etag = object ? `"${meta.resourceVersion}"` : null;
   const text = h("textarea", {value: JSON.stringify(object ? object.spec : template, null, 2), spellcheck: "false", rows: 12});
   const name = object ? null : h("input", {type: "text", required: true, autocomplete: "off", spellcheck: "false"});
@@ -152,8 +152,8 @@ export async function toggle(what, plural, object) {
   const body = {metadata: {annotations: {[ENABLED]: on ? "false" : null}}};
   const done = await ask(`Switch ${what} ${name} ${on ? "off" : "on"}?`, [], {
     submit: on ? "Switch off" : "Switch on",
-    onsubmit: reason => request("PATCH", `/namespaces/${part(namespace)}/${plural}/${part(name)}`,
-      {body, type: "application/merge-patch+json", query: {reason}}),
+    onsubmit: (reason, _said, insisted) => request("PATCH", `/namespaces/${part(namespace)}/${plural}/${part(name)}`,
+      {body, type: "application/merge-patch+json", query: {reason, ...insisted}}),
   });
   if (done) say(`${name} is switched ${on ? "off" : "on"}`);
   return Boolean(done);

@@ -1,7 +1,7 @@
 // What people do with names: why one is answered as it is, and rules of policies.
 
 import {h, fill} from "./dom.js";
-import {ask as request, get, may, part} from "./api.js";
+import {ask as request, get, homeNamespace, may, part} from "./api.js";
 import {ask, field, note, say, select} from "./ui.js";
 
 const ACTIONS = {block: "blocked", rewrite: "rewritten", pass: "passed on"};
@@ -51,7 +51,7 @@ function pathOf(plural, full) {
   return `/namespaces/${part(namespace)}/${plural}/${part(name)}`;
 }
 
-const NEW = "default/house-rules";
+const newPolicy = () => `${homeNamespace()}/house-rules`;
 
 /**
  * Ask how a name is to be blocked or allowed, and have it done: a rule of a policy. Policies that
@@ -65,7 +65,8 @@ export async function rule(verb, name, client) {
     ...applying.map(one => [`${one} (applies to ${client})`, one]),
     ...all.filter(one => !applying.includes(one)).map(one => [one, one]),
   ];
-  if (!all.includes(NEW)) options.push([`a new one, ${NEW}, for clients of no other policy`, NEW]);
+  const made = newPolicy();
+  if (!all.includes(made)) options.push([`a new one, ${made}, for clients of no other policy`, made]);
   const given = h("input", {type: "text", value: bare(name), required: true, autocomplete: "off", spellcheck: "false"});
   const below = h("input", {type: "checkbox", id: "below"});
   const policy = select(options, options[0][1]);
@@ -76,7 +77,8 @@ export async function rule(verb, name, client) {
     field("Policy", policy, "Who it is for: the clients of this policy."), about,
   ], {
     submit: verb === "deny" ? "Block" : "Allow",
-    onsubmit: reason => put(policy.value, verb, bare(given.value.trim()), below.checked, reason),
+    onsubmit: (reason, _said, insisted) =>
+      put(policy.value, verb, bare(given.value.trim()), below.checked, {reason, ...insisted}),
   });
   if (done) say(`${done.verb}: ${done.policy}`);
   return Boolean(done);
@@ -90,7 +92,8 @@ async function appliedTo(name, client) {
   }
 }
 
-async function put(full, verb, name, below, reason) {
+/** `query` has the reason, and what was insisted on. */
+async function put(full, verb, name, below, query) {
   const path = pathOf("policies", full);
   const {spec, etag} = await current(path, full);
   const other = verb === "deny" ? "allow" : "deny";
@@ -100,8 +103,8 @@ async function put(full, verb, name, below, reason) {
     [other]: (spec[other] || []).filter(one => !rules.includes(one)),
   };
   const done = etag
-    ? await request("PATCH", path, {body: {spec: changed}, type: "application/merge-patch+json", ifMatch: etag, query: {reason}})
-    : await request("PUT", path, {body: {spec: changed}, ifNoneMatch: "*", query: {reason}});
+    ? await request("PATCH", path, {body: {spec: changed}, type: "application/merge-patch+json", ifMatch: etag, query})
+    : await request("PUT", path, {body: {spec: changed}, ifNoneMatch: "*", query});
   return {verb: done.verb || "unchanged", policy: full};
 }
 
@@ -110,7 +113,7 @@ async function current(path, full) {
     const found = await request("GET", path);
     return {spec: found.data.spec, etag: found.etag};
   } catch (failure) {
-    if (failure.code === 404 && full === NEW) return {spec: {}, etag: null};
+    if (failure.code === 404 && full === newPolicy()) return {spec: {}, etag: null};
     throw failure;
   }
 }

@@ -1,7 +1,7 @@
 // Adding a block list: the list, and the policy that makes it count, in one change.
 
 import {h} from "./dom.js";
-import {ask as request, fault, get, part} from "./api.js";
+import {ask as request, fault, get, homeNamespace, part} from "./api.js";
 import {ask, field, say, select} from "./ui.js";
 
 const API = "kudurru.io/v1alpha1";
@@ -34,17 +34,17 @@ function choices(policies) {
     const groups = one.spec.clientGroupRefs || [];
     return [`${name}: ${groups.length ? groups.join(", ") : "clients of no other policy"}`, `${namespace}/${name}`];
   });
-  if (!found.some(([, full]) => full === `default/${NEW}`)) {
-    found.push([`a new policy ${NEW}: clients of no other policy`, `default/${NEW}`]);
-  }
+  const made = `${homeNamespace()}/${NEW}`;
+  if (!found.some(([, full]) => full === made)) found.push([`a new policy ${NEW}: clients of no other policy`, made]);
   return [...found, ["nobody yet", ""]];
 }
 
 async function apply({url, name, kind}, lists, policy, reason, insisted) {
-  if (lists.some(one => one.metadata.namespace === "default" && one.metadata.name === name)) {
+  const home = homeNamespace();
+  if (lists.some(one => one.metadata.namespace === home && one.metadata.name === name)) {
     throw fault(`there is a list ${name} already; give this one another name`);
   }
-  const list = {apiVersion: API, kind: "BlockList", metadata: {name, namespace: "default"}, spec: {sources: [{url}], kind}};
+  const list = {apiVersion: API, kind: "BlockList", metadata: {name, namespace: home}, spec: {sources: [{url}], kind}};
   const objects = policy ? [list, await withList(policy, name)] : [list];
   const body = {apply: objects, reason, isVersioned: true, ...insisted};
   return request("POST", "/batch", {body});
@@ -53,7 +53,7 @@ async function apply({url, name, kind}, lists, policy, reason, insisted) {
 /** The policy as it is now, with the list; of a version, so that nobody's change is lost. */
 async function withList(full, list) {
   const [namespace, name] = full.split("/", 2);
-  const ref = namespace === "default" ? list : `default/${list}`;
+  const ref = namespace === homeNamespace() ? list : `${homeNamespace()}/${list}`;
   try {
     const found = await get(`/namespaces/${part(namespace)}/policies/${part(name)}`);
     const {metadata: {labels, annotations = {}, resourceVersion}, spec} = found;

@@ -1,7 +1,7 @@
 // Records of a zone: which object holds them, and how one is added, changed and taken away.
 
 import {h, fill} from "./dom.js";
-import {ask as request, get, part, who} from "./api.js";
+import {ask as request, fault, get, homeNamespace, part} from "./api.js";
 import {ask, failureBox, field, say, select} from "./ui.js";
 import {changeLines, differences, isOurs, movedBox, objectPath, written} from "./changes.js";
 
@@ -70,7 +70,7 @@ class RecordForm {
       placeholder: `${zone.spec.defaultTTL ?? 300}, the zone's`});
     this.isOff = h("input", {type: "checkbox", name: "disabled", checked: Boolean(row?.disabled)});
     this.expires = h("input", {type: "text", name: "expires", value: row?.expiresAt || "", placeholder: "2027-01-31T12:00:00Z"});
-    this.namespace = h("input", {type: "text", name: "namespace", value: who().namespaces[0] || "default"});
+    this.namespace = h("input", {type: "text", name: "namespace", value: homeNamespace()});
     this.faults = new Map();
     this.element = h("div", {},
       h("div", {class: "pair"}, this.row("dnsName", "Name", this.name, `@ is ${zone.spec.zoneName} itself; a final dot makes it absolute`),
@@ -227,7 +227,7 @@ function indexOf(document, row) {
   const isIt = one => one && one.dnsName === row.dnsName && one.recordType === row.recordType
     && (one.setIdentifier || "") === (row.setIdentifier || "");
   const index = isIt(endpoints[row.index]) ? row.index : endpoints.findIndex(isIt);
-  if (index < 0) throw new Error("the record is not there any more; load the zone again");
+  if (index < 0) throw fault("the record is not there any more; load the zone again");
   return index;
 }
 

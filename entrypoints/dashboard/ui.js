@@ -1,7 +1,7 @@
 // Parts that every view is made of.
 
 import {h, fill, lines} from "./dom.js";
-import {Failure, may} from "./api.js";
+import {Failure, may, now} from "./api.js";
 
 /** The head of a view: its title, a line about it, and what can be done. */
 export function heading(title, about, ...actions) {
@@ -116,9 +116,9 @@ export function ask(title, parts, {submit = "Save", danger = false, onsubmit, wi
         go.disabled = false;
       }
     }},
-    h("h2", {}, title), parts, withReason ? reasonField(reason) : null, said, insist.place,
+    h("h2", {id: "asked"}, title), parts, withReason ? reasonField(reason) : null, said, insist.place,
     h("div", {class: "actions"}, go, button("Cancel", () => dialog.close())));
-    const dialog = h("dialog", {class: wide ? "wide" : null, onclose: () => { dialog.remove(); resolve(outcome); }}, form);
+    const dialog = h("dialog", {class: wide ? "wide" : null, "aria-labelledby": "asked", onclose: () => { dialog.remove(); resolve(outcome); }}, form);
     document.body.append(dialog);
     dialog.showModal();
   });
@@ -148,6 +148,7 @@ export function say(text, kind = "good") {
   setTimeout(() => one.remove(), 8000);
 }
 
+const AGES_MS = 5000;
 const AGES = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
 /** A moment (ISO text, or seconds) as its age, with the whole of it as title. */
@@ -155,8 +156,19 @@ export function when(moment) {
   if (!moment) return h("span", {class: "quiet"}, "never");
   const at = typeof moment === "number" ? new Date(moment * 1000) : new Date(moment);
   if (Number.isNaN(at.valueOf())) return h("span", {}, moment);
-  return h("time", {datetime: at.toISOString(), title: at.toLocaleString()}, ago((Date.now() - at) / 1000));
+  return h("time", {datetime: at.toISOString(), title: at.toLocaleString()}, age(at));
 }
+
+const age = at => ago((now() - at) / 1000);
+
+// A page stays open for long, and what is drawn once has grown older.
+setInterval(() => {
+  if (document.hidden) return;
+  for (const one of document.querySelectorAll("time")) {
+    const text = age(Date.parse(one.dateTime));
+    if (one.textContent !== text) one.textContent = text;
+  }
+}, AGES_MS);
 
 function ago(seconds) {
   const [size, unit] = AGES.find(([size]) => Math.abs(seconds) >= size) || [1, "s"];

@@ -137,6 +137,7 @@ class RestApp(Application):
         self._page_files = dict(page or {})
         to_page = ("/", PAGE.rstrip("/")) if page else ()
         self._open_paths = frozenset((*health, *self._page_files, *to_page, OPENAPI, DOCS))
+        self._linked_paths = frozenset((*to_page, PAGE)) if page else frozenset()
         self._names = LOOPBACK | {name.lower() for name in names}
         self._context: Context | None = None
         self._router = Router(all_routes())
@@ -177,9 +178,21 @@ class RestApp(Application):
             return _refusal(403, "Forbidden", "Origin is no name or address of ours")
         if origin is not None and _is_of_neighbour(origin, host):
             return _refusal(403, "Forbidden", "Origin is another port of this host")
-        if request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
+        is_others = request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+        if is_others and not self._is_link(request):
             return _refusal(403, "Forbidden", "asked by a page of another site")
         return None
+
+    def _is_link(self, request: Request) -> bool:
+        """Whether somebody follows a link to the page, in a tab of its own (Fetch Metadata): it is
+        the same for everybody, and no other page reads or frames it."""
+        headers = request.headers
+        return (
+            request.method == "GET"
+            and request.path in self._linked_paths
+            and headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") == "document"
+        )
 
     def _is_ours(self, name: str | None, request: Request) -> bool:
         return name in self._names or name == request.local

@@ -1,23 +1,20 @@
 """Zones at length, over HTTP: their records page by page, and zone files read into objects.
 
 Records are told from the record sets that hold them, also those that are switched off, so that
-whoever reads one knows which object to change. A secondary zone has no record sets: its records are
-what was transferred.
+whoever reads one knows which object to change.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from kudurru.domain.access import Rights
 from kudurru.domain.dns import names, records
-from kudurru.domain.dns.images import unpack, unpack_records
 from kudurru.domain.dns.names import Name
-from kudurru.domain.dns.record_types import SOA, type_to_text
+from kudurru.domain.dns.record_types import SOA
 from kudurru.domain.dns.zone_tree import Zone
 from kudurru.domain.errors import Cause, Invalid, NotFound
 from kudurru.domain.kinds.meta import DEFAULT_NAMESPACE, is_dns_label
@@ -49,7 +46,7 @@ ZONE_FILE = "text/dns"  # RFC 4027
 
 class RecordRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Records of one name and type in one object. `object` is that of the record set; a row without
-    one is the zone's own, or was transferred."""
+    one is the zone's own."""
 
     dns_name: str
     record_type: str
@@ -118,21 +115,19 @@ async def list_records(call: Call) -> RecordPage:
     await settled(call)
     state = _zone_seen(call)
     limit = min(call.count("limit", 100) or NAMES_MAX, NAMES_MAX)
-    transferred = _transferred(call, state)
-    # A zone that is served has a SOA, and maybe nothing else.
-    own = [state.apex] if state.zone is not None else []
-    if (one := _name(call, "dnsName")) is not None:
-        sources = {one: state.sources[one]} if one in state.sources else {}
-        images: list[bytes] = [one] if one in transferred or one in own else []
-    else:
-        sources, images = dict(state.sources), [*own, *transferred]
-    owners = partial(_owners, sources, images, state.name, call.principal.rights)
     text, start = call.text("search").lower(), _name(call, "continue")
     if start is not None and not names.is_within(start, state.apex):
         raise Invalid("query", [Cause("continue", "not of this list: begin without it")])
+    if (one := _name(call, "dnsName")) is not None:
+        sources = {one: state.sources[one]} if one in state.sources else {}
+    else:
+        sources = dict(state.sources)
+    # A zone that is served has a SOA, and maybe nothing else.
+    has_apex = state.zone is not None and one in (None, state.apex)
+    owners = partial(_owners, sources, state, call.principal.rights, has_apex=has_apex)
     page, count = await call.aside(partial(_page_of, owners, state.apex, text, start, limit))
     more = names.to_text(page[limit]) if len(page) > limit else ""
-    rows = _Rows(call, state, transferred)
+    rows = _Rows(call, state)
     items = [row for owner in page[:limit] for row in rows.of(owner)]
     return RecordPage(items=items, names=count, continue_=more)
 
@@ -155,35 +150,29 @@ def _name(call: Call, param: str) -> Name | None:
         raise Invalid("query", [Cause(param, str(error))]) from None
 
 
-def _transferred(call: Call, state: ZoneState) -> Mapping[bytes, bytes]:
-    """Images of a zone that others write, by owner. They are of every namespace."""
-    is_ours = state.spec.type == "Primary"
-    if state.zone is None or is_ours or not call.principal.rights.may("zones.export"):
-        return {}
-    return state.zone.nodes
-
-
 def _owners(
     sources: Mapping[Name, Key | tuple[Key, ...]],
-    transferred: Iterable[bytes],
-    zone: str,
+    state: ZoneState,
     rights: Rights,
-) -> Iterator[bytes]:
+    *,
+    has_apex: bool,
+) -> Iterator[Name]:
     """Names that the zone has records at, or had them switched off, as far as they may be seen."""
-    yield from transferred
+    if has_apex:
+        yield state.apex
     for owner, keys in sources.items():
         held = keys if isinstance(keys, tuple) else (keys,)
         if not rights.is_limited or any(
-            rights.may_see(key, f"{ref_of(key).namespace}/{zone}") for key in held
+            rights.may_see(key, f"{ref_of(key).namespace}/{state.name}") for key in held
         ):
             yield owner
 
 
 def _page_of(
-    owners: partial[Iterator[bytes]], apex: Name, text: str, start: Name | None, limit: int
-) -> tuple[list[bytes], int]:
+    owners: partial[Iterator[Name]], apex: Name, text: str, start: Name | None, limit: int
+) -> tuple[list[Name], int]:
     """Names that a page begins with, one more than it takes, and how many there are in all."""
-    found = {owner for owner in owners() if not text or text in names.to_text(Name(owner))}
+    found = {owner for owner in owners() if not text or text in names.to_text(owner)}
     ordered = ((_order(owner, apex), owner) for owner in found)
     if start is not None:
         first = _order(start, apex)
@@ -191,29 +180,26 @@ def _page_of(
     return [owner for _, owner in heapq.nsmallest(limit + 1, ordered)], len(found)
 
 
-def _order(owner: bytes, apex: Name) -> tuple[bytes, ...]:
+def _order(owner: Name, apex: Name) -> tuple[bytes, ...]:
     """Canonical order within a zone: nearly all of its names are one label below it."""
     below = owner[: -len(apex)]
     if below and below[0] == len(below) - 1:
         return (below[1:],)
-    return names.canonical_order(below + b"\0")
+    return names.canonical_order(below + names.ROOT)
 
 
 class _Rows:
     """Rows of names, for one request: an object that holds many of them is read once."""
 
-    def __init__(self, call: Call, state: ZoneState, transferred: Mapping[bytes, bytes]) -> None:
+    def __init__(self, call: Call, state: ZoneState) -> None:
         self._call = call
         self._state = state
-        self._transferred = transferred
         self._sets: dict[Key, dict[bytes, list[RecordRow]]] = {}
 
-    def of(self, owner: bytes) -> Iterator[RecordRow]:
+    def of(self, owner: Name) -> Iterator[RecordRow]:
         if owner == self._state.apex and self._state.zone is not None:
             yield from _own_rows(self._state, self._state.zone)
-        for rrset in unpack(self._transferred.get(owner, b"")):
-            yield from _packed_rows(owner, rrset.wire)
-        for key in self._state.sources_of(Name(owner)):
+        for key in self._state.sources_of(owner):
             if key not in self._sets:
                 self._sets[key] = self._read(key)
             yield from self._sets[key].get(owner, ())
@@ -262,17 +248,6 @@ def _own_rows(state: ZoneState, zone: Zone) -> Iterator[RecordRow]:
             record_type="NS",
             targets=state.spec.nameservers,
             record_ttl=state.spec.nameserver_ttl,
-        )
-
-
-def _packed_rows(owner: bytes, wire: bytes) -> Iterator[RecordRow]:
-    by_type = groupby(unpack_records(wire), key=lambda record: (record.rtype, record.ttl))
-    for (rtype, ttl), found in by_type:
-        yield RecordRow(
-            dns_name=names.to_text(Name(owner)),
-            record_type=type_to_text(rtype),
-            targets=[records.rdata_to_text(rtype, record.rdata) for record in found],
-            record_ttl=ttl,
         )
 
 

@@ -129,8 +129,28 @@ def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(Invalid) as caught:
         bind_all([Listener("udp", "192.0.2.77:0")])
     assert str(caught.value) == (
-        "listener udp 192.0.2.77:0: address: no interface of this machine has this address"
+        "listener udp 192.0.2.77:0: address: no interface of this machine has this address; "
+        "listeners.freebind listens there all the same, on Linux"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such option")
+@pytest.mark.parametrize("proto", ["udp", "tcp"])
+@pytest.mark.parametrize("host", ["192.0.2.77", pytest.param("2001:db8::77", marks=needs_ipv6)])
+def test_an_address_that_comes_later_is_listened_at_where_that_is_asked_for(
+    proto: str, host: str
+) -> None:
+    assert not sockets.has_address(host)
+    place = sockets.join_address(host, 0)
+    with bound(Listener(proto, place, freebind=True), per_listener=2) as (one,):
+        assert {sock.getsockname()[0] for sock in one.sockets} == {host}
+        if proto == "udp":
+            sockets.beside(one.sockets[0]).close()  # as regulars have them
+
+
+def test_an_address_of_this_machine_is_told_from_others() -> None:
+    assert sockets.has_address("127.0.0.1")
+    assert sockets.has_address("0.0.0.0")
 
 
 def test_a_port_nobody_has_has_no_holder() -> None:

@@ -143,6 +143,8 @@ def both(far: tuple[Path, list[str]], *args: str | Path) -> tuple[Done, Done]:
         ("get", "rs", "--at", "99999"),
         ("get", "rs", "apex.demo.example", "--at", "6", "-o", "json"),
         ("describe", "rs", "www.demo.example"),
+        ("undo", "rs/www.demo.example", "--dry-run"),
+        ("history", "rs/default/www.demo.example"),
         ("history", "rs/www.demo.example"),
         ("history", "rs/www.demo.example", "-o", "wide"),
         ("history", "--name", "www.demo.example", "--type", "A"),
@@ -343,6 +345,12 @@ def test_the_environment_says_where_and_who_unless_the_command_does(
 def test_a_server_that_is_none_is_told_in_a_sentence(options: list[str], told: str) -> None:
     done = command("get", "zone", *options)
     assert (done.code, told in done.err) == (1, True), done.err
+
+
+def test_https_to_a_listener_that_speaks_http_is_told(far: tuple[Path, list[str]]) -> None:
+    url, token = far[1][1].replace("http://", "https://"), far[1][2:]
+    done = command("get", "zone", "--server", url, *token)
+    assert (done.code, "speaks HTTP: say http://" in done.err) == (1, True), done.err
 
 
 def test_a_token_that_does_not_do_is_told(far: tuple[Path, list[str]]) -> None:

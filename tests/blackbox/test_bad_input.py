@@ -273,6 +273,22 @@ def test_wrong_usage_exits_2_and_shows_the_usage(args: tuple[str, ...]) -> None:
     assert "Usage: kudurru" in done.err
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("get", "zone", "-o", "csv"), "'-o' / '--output': 'csv' is not one of"),
+        (("audit", "verify", "--level", "deep"), "'--level': 'deep' is not one of"),
+        (("history", "--limit", "many"), "'--limit': a whole number is wanted"),
+        (("history", "--limit", "0"), "'--limit': has to be greater than or equal to 1"),
+        (("audit", "prove", "first"), "'SEQ': a whole number is wanted"),
+    ],
+)
+def test_what_a_value_has_to_be_is_said_to_people(args: tuple[str, ...], told: str) -> None:
+    done = command(*args)
+    assert done.code == 2
+    assert told in done.err
+
+
 def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
     done = kudurru("aply")
     assert done.code == 2

@@ -140,6 +140,7 @@ def test_a_configuration_that_cannot_be_read_ends_the_server_with_its_place(
     done = kudurru(*arguments, env={"KUBECONFIG": str(missing), AT_ONCE: "0s"})
     assert done.code != 0
     assert "access to Kubernetes: kubeconfig" in done.err
+    assert "name its file with KUBECONFIG or kubernetes.kubeconfig" in done.err
 
 
 def test_the_log_of_another_cluster_is_refused_before_the_configuration_is_read(

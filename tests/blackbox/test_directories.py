@@ -121,6 +121,35 @@ def test_a_directory_that_cannot_be_written_is_refused(
     assert (node / "log.db").read_bytes() == before
 
 
+@pytest.mark.parametrize("args", [("get", "zone"), ("audit", "verify"), ("doctor",), SERVE])
+def test_a_directory_of_somebody_else_is_refused(args: tuple[str, ...], node: Path) -> None:
+    node.chmod(0)
+    try:
+        done = kudurru(*args, "--data", node, prefix=AS_ANYBODY)
+    finally:
+        node.chmod(0o700)
+    assert_refused(done, f"{node} cannot be the data directory", "may not read", "mend its rights")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("apply", "-f"), ("zone", "check"), ("zone", "import"), ("log", "import"),
+     ("config", "validate", "--config")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_file_that_may_not_be_read_is_told_with_the_reason(
+    args: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("kind: DNSZone")
+    file.chmod(0)
+    place = () if args[:1] == ("config",) else ("--data", tmp_path / "data")
+    done = kudurru(*args, file, *place, prefix=AS_ANYBODY)
+    assert (done.code, "Usage" in done.err) == (1, False), done.err
+    assert f"{file}" in done.err
+    assert "Permission denied" in done.err or "may not be read" in done.err
+
+
 @pytest.mark.parametrize("verb", ["apply", "serve"])
 def test_a_directory_that_cannot_be_made_is_refused(
     verb: str, tmp_path: Path, manifest: Path

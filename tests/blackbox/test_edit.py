@@ -98,15 +98,53 @@ def test_an_editor_that_is_not_there_is_named(data: Path) -> None:
         ("kudurru conf", "config"),
         ("kudurru config s", "set"),
         ("kudurru doctor --da", "--data"),
+        ("kudurru audit export --form", "--format"),
+        ("kudurru audit export --format o", "ocsf"),
+        ("kudurru get zone -o j", "jsonl"),
+        ("kudurru completion f", "fish"),
+        ("kudurru describe po", "pol"),
+        ("kudurru history r", "rs/"),
+        ("kudurru config show cache.maxE", "cache.maxEntries"),
     ],
 )
-def test_a_shell_completes_commands_and_options(words: str, completed: str) -> None:
-    env = {
+def test_a_shell_completes_commands_options_and_their_values(words: str, completed: str) -> None:
+    assert ("plain", completed) in completions(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("kudurru get rs ", ["www"]),
+        ("kudurru get -o wide rs w", ["www"]),
+        ("kudurru delete rs www w", ["www"]),
+        ("kudurru get zone ", ["a.example"]),
+        ("kudurru zone export a", ["a.example"]),
+        ("kudurru undo rs/w", ["rs/www"]),
+        ("kudurru get rs x", []),
+        ("kudurru get bogus ", []),
+        ("kudurru get rs www ", []),
+    ],
+)
+def test_a_shell_completes_names_of_objects(words: str, completed: list[str], data: Path) -> None:
+    assert [name for _, name in completions(words, KUDURRU_DATA=str(data))] == completed
+
+
+def test_a_shell_completes_paths_and_is_silent_where_there_is_nothing(tmp_path: Path) -> None:
+    assert completions("kudurru apply -f x") == [("file", "x")]
+    assert completions("kudurru serve --data x") == [("dir", "x")]
+    assert completions("kudurru get zone ", KUDURRU_DATA=str(tmp_path / "none")) == []
+
+
+def completions(words: str, **env: str) -> list[tuple[str, ...]]:
+    """Kind and text of each, for a line that ends where something is typed."""
+    asked = {
         "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
         "_KUDURRU_COMPLETE": "bash_complete",
     }
-    assert completed in [line.split(",")[-1] for line in kudurru(env=env).out.splitlines()]
+    done = kudurru(env=asked | env)
+    assert done.err == ""
+    return [tuple(line.split(",", 1)) for line in done.out.splitlines() if line]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -112,7 +112,8 @@ def test_this_machine_and_pages_are_no_lists_and_the_status_says_why(tmp_path: P
         until(lambda: [source["phase"] for source in sources(data)] == ["Failed"] * 3)
         found = sources(data)
         errors = {source["source"]: source["error"] for source in found}
-        assert errors["http://127.0.0.1:1/list"] == "127.0.0.1 is this machine itself"
+        why = "127.0.0.1 is this machine itself; a file of it is file:/path"
+        assert errors["http://127.0.0.1:1/list"] == why
         assert "HTML" in errors[f"file:{page}"]
         assert "secret" not in json.dumps(found)
         assert command("list", "refresh", "nosuch", "--data", data).code == 1

@@ -325,6 +325,27 @@ def test_blocking_is_paused_for_a_while_and_resumed(served: Served, browser: Bro
     assert served.ask("GET", "/blocking")[1]["pauses"] == []
 
 
+HOLD = """(() => { const real = window.fetch; window.held = [];
+    window.fetch = (...given) => new Promise(begin => held.push(() => begin(real(...given))));
+    window.release = () => { window.fetch = real; held.forEach(begin => begin()); }; })()"""
+"""Whatever the page asks waits for `release()`."""
+
+
+def test_a_view_that_comes_late_takes_no_focus_from_who_went_on(
+    served: Served, browser: Browser
+) -> None:
+    tab = signed_in(browser, served, "operator")
+    tab.sees("Busiest clients")
+    tab.run(HOLD)
+    tab.go(f"{served.page}#/zones")
+    tab.wait("held.length && document.title.startsWith('Zones')")
+    tab.tab_to("History")
+    tab.run("release()")
+    tab.sees("demo.example")
+    tab.wait("document.querySelector('main h1')?.innerText === 'Zones'")
+    assert tab.run("document.activeElement.innerText") == "History"
+
+
 def test_it_is_used_with_the_keyboard_alone(served: Served, browser: Browser) -> None:
     tab = browser.open(served.page)
     tab.wait("document.activeElement?.name === 'token'")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.program import serving
+from tests.blackbox.program import serving, wait_until
 from tests.blackbox.test_page import Served, signed_in, token_of
 from tests.browsers import Browser, Tab, driving
+from tests.primaries import Script, SocketPrimary, whole
 
 MARKUP = '<img src=x onerror=document.title="pwned">'
 HOSTILE = MARKUP + "\x07\x1b[31m\u202edeed\x9f"
@@ -198,6 +199,37 @@ def test_a_change_of_most_of_a_zone_is_refused_until_somebody_means_it(
     is_left(tab)
     assert served.server.texts("h1.mass.example") == ["NXDOMAIN"]
     assert served.server.texts("web.mass.example") == ["192.0.2.80"]
+
+
+def test_records_of_others_are_shown_and_not_offered_to_be_changed(
+    served: Served, browser: Browser
+) -> None:
+    script = Script()
+    script.steps["sec.example"] = whole(10, 'www 60 TXT "one"', timers="3600 600 86400 60")
+    with SocketPrimary(script).serving() as primary:
+        tab = signed_in(browser, served, view="zones")
+        tab.click("Add a zone")
+        tab.write("Its DNS name", "sec.example")
+        tab.write("Type", "Secondary")
+        tab.write("Addresses of its primaries", f"127.0.0.1:{primary.port}")
+        tab.click("Add", "dialog")
+        tab.sees("is no IP address")
+        tab.click("Cancel", "dialog")
+        primaries = [{"address": "127.0.0.1", "port": primary.port}]
+        spec = {
+            "zoneName": "sec.example",
+            "type": "Secondary",
+            "secondary": {"primaries": primaries},
+        }
+        assert served.ask("PUT", "/dnszones/sec.example", {"spec": spec})[0] == 201
+        wait_until(lambda: served.server.texts("www.sec.example", "TXT") == ['"one"'])
+        tab.run("location.hash = '#/zones/sec.example'")
+        tab.sees('"one"')
+        tab.sees("fetched from")
+        assert tab.run("document.querySelectorAll('.row-actions button').length") == 0
+        assert tab.run("document.querySelectorAll('tbody tr').length") == 3  # SOA, NS, TXT
+        assert "Add a record" not in tab.text()
+        assert served.ask("DELETE", "/dnszones/sec.example")[0] == 200
 
 
 def test_a_zone_file_is_read_by_the_server_shown_and_then_imported(

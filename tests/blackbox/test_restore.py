@@ -123,6 +123,18 @@ def test_one_change_is_undone_and_conflicts_are_named(place: Place) -> None:
     assert place.address() == ["192.0.2.1"]
 
 
+def test_the_newest_change_of_an_object_is_undone_by_its_name(place: Place) -> None:
+    position = place.json("history", "rs/www", "--limit", "1")[0]["seq"]
+    done = place.run("undo", "rs/www", "--reason", "wrong address")
+    assert f"DNSRecordSet default/www is at position {position}" in done.err
+    assert place.address() == ["192.0.2.1"]
+    place.run("undo", "dnsrecordset/default/www")  # as `history` writes it; an undo is undone too
+    assert place.address() == ["192.0.2.2"]
+    place.run("undo", "rs/h0")
+    assert place.address("h0.a.test") == ["192.0.2.1"], "what was deleted is found by its name"
+    assert "was never changed" in place.run("undo", "rs/nobody", code=1).err
+
+
 def test_before_an_event_is_before_the_whole_change(place: Place) -> None:
     seq = place.json("history", "rs/www", "--limit", "1")[0]["seq"]
     place.run("restore", "rs/www", "--before-event", str(seq), "--yes")

@@ -6,10 +6,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kudurru import __version__
+from kudurru.entrypoints.cli import main
 from tests.blackbox.program import (
     PATIENCE_S,
     Serving,
@@ -213,6 +215,19 @@ def test_every_command_has_help(name: str) -> None:
     assert done.code == 0
     assert done.out.startswith(f"Usage: kudurru {name}")
     assert "-completion" not in done.out
+
+
+def undocumented(command: Any, path: str) -> Iterator[str]:
+    for name, below in getattr(command, "commands", {}).items():
+        yield from undocumented(below, f"{path} {name}")
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False) and not getattr(parameter, "help", None):
+            yield f"{path}: {parameter.name}"
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_option_and_argument_says_what_it_is(name: str) -> None:
+    assert list(undocumented(main.command_of(name), name)) == []
 
 
 def test_the_program_has_help_and_a_version() -> None:

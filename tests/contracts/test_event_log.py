@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.domain.chain import genesis, origin_of
 from kudurru.domain.errors import Conflict
 from kudurru.domain.events import OBJECT_DELETED, ChangeSet, Event, Recorded, SecretWrite, Who
@@ -72,6 +73,15 @@ def test_positions_begin_at_one_and_name_their_change_set(log: VerifiableLog) ->
     assert [event.txn for event in recorded] == [1, 1, 1, 4, 5, 6, 6, 6, 6, 10]
     assert [event.n for event in recorded] == [3, 3, 3, 1, 1, 4, 4, 4, 4, 1]
     assert list(log.read()) == recorded
+
+
+def test_whoever_asked_is_told_once_that_an_append_only_waits(log: VerifiableLog) -> None:
+    """When it does: a log in memory need not. Nobody reads what may still be refused."""
+    seen: list[int] = []
+    log.on_wait(lambda: seen.append(log.head().seq))
+    log.append(history(), NOON_US)
+    log.append([change(applied("one-more"))], NOON_US)
+    assert seen == ([] if isinstance(log, MemoryEventLog) else [0, 10])
 
 
 def test_what_is_recorded_is_what_was_decided(log: VerifiableLog) -> None:

@@ -1,12 +1,14 @@
 """The objects of the page about moving here are applied, and do what the page says."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.blackbox.program import ROOT, Serving, command, serving
+from tests.blackbox.program import ROOT, Serving, command, environment, serving
 
 PAGE = (ROOT / "docs/migrate.md").read_text()
 ANYBODY, UNFILTERED = "192.168.7.20", "192.168.7.9"
@@ -46,3 +48,27 @@ def test_what_a_client_gets_is_what_it_got_before(
 def test_local_names_are_served(server: Serving) -> None:
     assert server.texts("nas.home.arpa") == ["192.168.7.5"]
     assert server.texts("files.home.arpa") == ["192.168.7.5", "nas.home.arpa."]
+
+
+def test_a_hosts_file_becomes_a_zone_and_names_of_its_addresses(tmp_path: Path) -> None:
+    (tmp_path / "custom.list").write_text(
+        "# of Pi-hole\n192.168.7.5 nas.lan files.lan\n10.0.0.9 far.lan\nfd00::5 nas.lan\n"
+    )
+    blocks = [block for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "awk" in block]
+    assert len(blocks) == 2
+    shim = f'kudurru() {{ {sys.executable} -m kudurru "$@"; }}\n'
+    script = shim + "\n".join(blocks)
+    done = subprocess.run(
+        ["bash", "-eu", "-c", script],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with serving(tmp_path / "kudurru-data") as server:
+        assert server.texts("nas.lan") == ["192.168.7.5"]
+        assert server.texts("nas.lan", "AAAA") == ["fd00::5"]
+        assert server.texts("files.lan") == ["192.168.7.5"]
+        assert server.texts("5.7.168.192.in-addr.arpa", "PTR") == ["nas.lan."]

@@ -51,7 +51,7 @@ KEYS_BY_MARKS = {
     ("node", "hot"): "tls.cert tls.key tls.internal.ca tls.internal.cert tls.internal.key",
     ("node", "restart"): """
         settingsFile store node.name node.dataDir node.secretsKey
-        listeners listeners.sockets listeners.internal
+        listeners listeners.sockets listeners.freebind listeners.internal
         api.address api.names api.page api.tls api.maxBodyBytes ops.address metrics.address
         dns.engine dns.engineZones dns.joinAnswers
         kubernetes.enabled kubernetes.owner kubernetes.namespaces kubernetes.server
@@ -74,6 +74,7 @@ DEFAULTS = {
         {"proto": "tcp", "address": "127.0.0.1:5300"},
     ],
     "listeners.sockets": 0,
+    "listeners.freebind": False,
     "listeners.internal": "off",
     "tls.cert": "",
     "api.address": "127.0.0.1:8080",

@@ -289,6 +289,19 @@ def test_the_digest_moves_with_content_and_not_with_the_serial() -> None:
     assert zone.digest() != digest
 
 
+@given(st.lists(st.tuples(OWNERS, RRSETS) | st.integers(0, 3), max_size=25))
+def test_a_digest_that_is_brought_up_by_and_by_is_the_same(steps) -> None:
+    zone, other = zone_of(), zone_of()
+    for step in steps:
+        if isinstance(step, int):
+            waiting = len(zone._unsettled)
+            assert zone.settle_some(step) == min(step, waiting)
+        else:
+            zone.replace(*step)
+            other.replace(*step)
+    assert zone.digest() == other.digest()
+
+
 # Several zones
 
 

@@ -250,6 +250,7 @@ RESTART: dict[str, Any] = {
     "node.secretsKey": "/other.key",
     "listeners": [{"proto": "udp", "address": "127.0.0.1:0"}],
     "listeners.sockets": 2,
+    "listeners.freebind": True,
     "listeners.internal": "127.0.0.1:0",
     "api.address": "127.0.0.1:1",
     "api.maxBodyBytes": "1 MiB",

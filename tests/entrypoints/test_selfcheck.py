@@ -123,3 +123,10 @@ def test_probes_are_named_by_protocol_and_address() -> None:
     assert list(found) == ["udp 127.0.0.1:5353", "tcp 127.0.0.1:5353"]
     proxied = [ask.keywords["is_proxied"] for ask in found.values()]  # type: ignore[attr-defined]  # a partial
     assert proxied == [True, False]
+
+
+def test_a_listener_at_an_address_that_is_elsewhere_is_not_asked() -> None:
+    configured = [Configured(proto="udp", address=parse_socket_address("192.0.2.77:5353"))]
+    bound = [Bound(Listener("udp", "192.0.2.77:5353", freebind=True), "192.0.2.77:5353", ())]
+    (ask,) = probes_of(configured, bound, 4711).values()
+    asyncio.run(asyncio.wait_for(ask(), 5))  # it would wait for an answer, or be unreachable

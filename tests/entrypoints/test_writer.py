@@ -290,6 +290,72 @@ class GatedLog(BrittleLog):
         return super().append(change_sets, now_us, head_seq=head_seq)
 
 
+class WaitingLog(GatedLog):
+    """A log that says that it waits for its disk."""
+
+    def append(self, change_sets, now_us, *, head_seq=None):
+        if self.gate is not None:
+            self._wait_begins()
+        return super().append(change_sets, now_us, head_seq=head_seq)
+
+
+def waiting_log(node: Node) -> WaitingLog:
+    log = node.log
+    log.__class__ = WaitingLog
+    assert isinstance(log, WaitingLog)
+    log.gate = threading.Event()
+    return log
+
+
+def is_settled(node: Node) -> bool:
+    (state,) = node.zones.states()
+    assert state.zone is not None
+    return not node.objects._unsettled and not state.zone._unsettled
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_digests_are_brought_up_to_date_while_an_append_waits(is_refused: bool) -> None:
+    """Of what is in the views, and of nothing that may still be refused."""
+
+    async def use(node: Node, writer: Writer) -> None:
+        await writer.submit(a_change(put(zone())))
+        await asyncio.gather(*(writer.submit(a_change(host(i))) for i in range(20)))
+        assert not is_settled(node)
+        log = waiting_log(node)
+        log.fails_next = is_refused
+        write = asyncio.ensure_future(writer.submit(a_change(host(20))))
+        await until(lambda: is_settled(node))
+        assert not write.done()
+        assert log.gate is not None
+        log.gate.set()
+        (found,) = await asyncio.gather(write, return_exceptions=True)
+        assert isinstance(found, StorageFailed) == is_refused
+        assert rebuilt(node).views.digests() == node.views.digests()
+
+    run(use)
+
+
+def test_digests_are_left_alone_once_an_append_has_ended() -> None:
+    """A checkpoint may be in the making then, in another thread."""
+
+    async def use(node: Node, writer: Writer) -> None:
+        await writer.submit(a_change(put(zone())))
+        await writer.submit(a_change(host(1)))
+        log_of(node)._wait_begins()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not is_settled(node)
+
+    run(use)
+
+
+def test_an_append_that_outlives_the_loop_is_not_disturbed() -> None:
+    async def use(node: Node, writer: Writer) -> None:
+        await writer.submit(a_change(put(zone())))
+
+    log_of(run(use))._wait_begins()  # raises nothing in the middle of it
+
+
 @pytest.mark.parametrize("what", ["change", "stamp"])
 def test_nothing_expires_while_a_write_is_on_its_way(what: str) -> None:
     """What a stamp says was decided before; the content must not move until it is applied."""

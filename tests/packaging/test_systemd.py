@@ -44,6 +44,7 @@ def test_the_unit_exposes_little(unit: Path) -> None:
 def test_the_unit_starts_the_server_and_gives_it_the_time_to_end_that_it_may_take() -> None:
     found = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if "=" in line)
     assert found["TimeoutStopSec"] == "70s"  # health.lameduck and a minute
+    assert found["StartLimitIntervalSec"] == "0"  # never given up, whatever it waits for
     program, *arguments = found["ExecStart"].split()
     assert Path(program).name == "kudurru"
     assert command(*arguments, "--help").code == 0  # options that there are

@@ -98,6 +98,17 @@ def test_views_that_a_long_replay_rebuilds_show_the_same(node: Node, step: int) 
 
 
 @few
+@given(histories(), operations(), st.integers(0, 3))
+def test_digests_that_are_brought_up_by_and_by_are_the_same(
+    node: Node, more: list[Operation], step: int
+) -> None:
+    for one in more:
+        run(node, [one])
+        node.settle_some(step)
+    assert node.views.digests() == rebuilt(node).views.digests()
+
+
+@few
 @given(histories(), operations(), st.data())
 def test_a_checkpoint_in_the_middle_of_a_replay_says_what_it_said(
     node: Node, more: list[Operation], data: st.DataObject

@@ -1,12 +1,13 @@
 // Filtering: block lists, policies and client groups, and pausing what is blocked.
 
 import {fill, h} from "../dom.js";
-import {ask as request, get, may} from "../api.js";
+import {ask as request, get, may, who} from "../api.js";
 import {ask, badge, button, card, counted, document_, empty, field, heading, note, number, say, select, table, when} from "../ui.js";
 import {edit, isEnabled, remove, toggle} from "../editing.js";
 import {keptDrawn} from "../live.js";
 import {stateOf} from "./overview.js";
 import {addList} from "../lists.js";
+import {rule} from "../filters.js";
 
 const EVERY_MS = 5000;
 const POLICY = {clientGroupRefs: [], blockListRefs: [], deny: [], allow: []};
@@ -49,7 +50,8 @@ function pausing({pauses, policies, diagnoses}, groups, changed) {
       one.until ? ["ends ", when(one.until)] : "until it is resumed", " ",
       may("blocking") ? button("Resume", changed(() => resume(one.group))) : null))
     : h("p", {}, policies ? [badge("blocking", "good"), ` by ${counted(policies, "policy", "policies")}`]
-      : [badge("nothing is blocked", "warn"), " There is no policy yet; adding a block list makes one."]);
+      : who().namespaces.length ? "No policy is in the namespaces of your token; those of others may block."
+        : [badge("nothing is blocked", "warn"), " There is no policy yet; adding a block list makes one."]);
   return card("Blocking", state, diagnoses.map(one => note(one, "warn")),
     may("blocking") ? h("div", {class: "actions"}, button("Pause blocking", changed(() => pause(groups)))) : null);
 }
@@ -154,10 +156,11 @@ function policyTable(policies, changed) {
     {title: "State", cell: conditionsOf},
     {title: "", class: "doings", cell: one => doings("policy", "policies", one, changed)},
   ];
-  const add = may("objects.write")
-    ? button("New policy", changed(() => edit("New policy", "policies", null, POLICY))) : null;
+  const add = may("objects.write") ? [
+    button("Block a name", changed(() => rule("deny", ""))), button("Allow a name", changed(() => rule("allow", ""))),
+    button("New policy", changed(() => edit("New policy", "policies", null, POLICY)))] : null;
   return card("Policies", policies.length ? table(columns, policies, {about: "Policies"})
-    : empty("There is no policy, so nothing is blocked.", h("p", {}, "A policy says which lists and rules count for which clients.")),
+    : empty(who().namespaces.length ? "There is no policy in the namespaces of your token." : "There is no policy, so nothing is blocked.", h("p", {}, "A policy says which lists and rules count for which clients.")),
   h("div", {class: "actions"}, add));
 }
 

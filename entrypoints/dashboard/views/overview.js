@@ -29,6 +29,7 @@ export async function show(root, {signal}) {
 
 async function asked(signal, doctor) {
   const stats = subject => () => get(`/stats/${subject}`, {limit: 8}, signal);
+  const seesFilters = may("explain") && !who().zones.length;
   const [ready, domains, blocked, clients, lists, blocking, report, info, note] = await Promise.all([
     tried(true, () => readiness(signal)),
     tried(may("stats"), stats("domains")),
@@ -36,8 +37,8 @@ async function asked(signal, doctor) {
     // A viewer may ask for clients where the log has pseudonyms only; elsewhere each try is a
     // refusal in the log.
     tried(may("querylog.read"), stats("clients")),
-    tried(may("explain"), () => get("/lists", {}, signal)),
-    tried(may("explain"), () => get("/blocking", {}, signal)),
+    tried(seesFilters, () => get("/lists", {}, signal)),
+    tried(seesFilters, () => get("/blocking", {}, signal)),
     tried(may("doctor"), doctor),
     tried(true, () => get("/info", {}, signal)),
     tried(true, () => get("/checkpoint", {}, signal)),

@@ -2,10 +2,11 @@
 
 import {fill, h} from "../dom.js";
 import {get, rest} from "../api.js";
-import {badge, button, empty, failureBox, field, heading, rowOf, select, table, when} from "../ui.js";
+import {badge, button, empty, failureBox, field, heading, note, rowOf, select, table, when} from "../ui.js";
 import {explainInto} from "../filters.js";
 
 const PAGE = 100;
+const ASKED_MAX = 1000;  // the most that the API gives at once
 const SHOWN_MAX = 500;
 const LIVE_MS = 2000;
 const TONES = {blocked: "bad", rewritten: "warn", stale: "warn", refused: "warn", cache: "good"};
@@ -23,7 +24,7 @@ export async function show(root, {query, signal}) {
 const COLUMNS = [
   {title: "When", cell: one => when(one.time)},
   {title: "Name", cell: one => h("button", {type: "button", class: "plain", title: "Why?"}, `${one.name} ${one.type}`)},
-  {title: "Client", cell: one => one.client},
+  {title: "Client", class: "client", cell: one => one.client},
   {title: "Outcome", cell: one => [badge(one.source, TONES[one.source] || ""), one.rcode === "NOERROR" ? "" : ` ${one.rcode}`,
     one.count > 1 ? ` ×${one.count}` : ""]},
   {title: "By", cell: one => ["blocked", "rewritten"].includes(one.source) ? one.list || one.policy : one.upstream},
@@ -41,6 +42,7 @@ class QueryLog {
     };
     this.live = h("input", {type: "checkbox", id: "live", onchange: () => this.goLive()});
     this.place = h("div", {});
+    this.words = {};  // that were searched for
     this.newest = null;  // id of the newest query that was seen, once it was looked
     this.body = null;  // of the table, where there is one
   }
@@ -59,26 +61,29 @@ class QueryLog {
   }
 
   async asked(more) {
-    return (await get("/queries", {...this.wanted(), limit: PAGE, ...more}, this.signal)).items;
+    return (await get("/queries", {...this.words, limit: PAGE, ...more}, this.signal)).items;
   }
 
   /** What is wanted, from its newest. */
   async look() {
-    const words = new URLSearchParams(Object.entries(this.wanted()).filter(([, value]) => value));
+    this.words = this.wanted();
+    const words = new URLSearchParams(Object.entries(this.words).filter(([, value]) => value));
     history.replaceState(null, "", words.size ? `#/queries?${words}` : "#/queries");
     try {
       const items = await this.asked();
       this.newest = items.length ? items[0].id : this.newest ?? 0;
       this.draw(items);
     } catch (failure) {
-      if (!this.signal.aborted) fill(this.place, failureBox(failure));
+      if (this.signal.aborted) return;
+      fill(this.place, failureBox(failure), failure.code === 403
+        ? note("Whoever may not read who asked, reads the log where it names nobody: where querylog.privacyLevel is 2 or more.") : null);
     }
   }
 
   draw(items) {
     if (!items.length) {
       this.body = null;
-      fill(this.place, nothing(Object.values(this.wanted()).some(Boolean)));
+      fill(this.place, nothing(Object.values(this.words).some(Boolean)));
       return;
     }
     const made = table(COLUMNS, items, {about: "Queries", onRow: (element, one) => this.row(element, one)});
@@ -92,13 +97,18 @@ class QueryLog {
     return h("div", {class: "actions older"}, made);
   }
 
-  /** The API has no way back from a query; a moment is one. Those of its second come again. */
+  /** The API has no way back from a query; a moment is one. Those of its second come again, and where
+   * a second has more than can be asked for, the rest of it is passed over. */
   async older(last, pressed) {
     pressed.disabled = true;
     try {
-      const items = await this.asked({until: plusSecond(last.time)});
       const seen = new Set([...this.body.querySelectorAll("[data-id]")].map(one => one.dataset.id));
-      const more = items.filter(one => !seen.has(String(one.id)));
+      let items = [], more = [];
+      for (const ask of [{until: plusSecond(last.time)}, {until: plusSecond(last.time), limit: ASKED_MAX}, {until: last.time}]) {
+        items = await this.asked(ask);
+        more = items.filter(one => !seen.has(String(one.id)));
+        if (more.length || items.length < PAGE) break;
+      }
       this.body.append(...more.map(one => this.made(one)));
       pressed.parentElement.replaceWith(more.length ? this.olderButton(items) || "" : "");
     } catch (failure) {
@@ -148,6 +158,10 @@ class QueryLog {
         if (!document.hidden && this.newest !== null) this.add(await this.asked({until: "", after: this.newest}));
       } catch (failure) {
         if (this.signal.aborted) return;
+        if (failure.code === 0 || failure.code === 503) {  // away, or it reads its log still: for a while
+          await rest(LIVE_MS, this.signal);
+          continue;
+        }
         this.live.checked = false;
         this.place.prepend(failureBox(failure));
         return;

@@ -1,7 +1,7 @@
 // Restore: bring objects back to how they were, plan first; and what was deleted.
 
 import {fill, h} from "../dom.js";
-import {ask as request, get, may} from "../api.js";
+import {ask as request, fault, get, may} from "../api.js";
 import {ask, badge, button, card, empty, failureBox, field, heading, note, say, select, table, when} from "../ui.js";
 import {counted, objectLink, objectOf, objectPath, planBox} from "../changes.js";
 
@@ -140,7 +140,7 @@ export async function bringBack(where, event) {
   try {
     event ||= (await get("/events", {kind: where.kind, name: where.name, type: DELETED, limit: 1,
       namespace: where.namespace === "-" ? "" : where.namespace})).items[0];
-    if (!event) throw new Error("the log does not know that it was ever deleted");
+    if (!event) throw fault("the log does not know that it was ever deleted");
     const scope = where.kind === "dnszones" ? {zone: where.name} : {objects: [object]};
     wanted = {beforeEvent: event.seq, scope};
     plan = (await request("POST", "/restore", {body: wanted})).data.plan;

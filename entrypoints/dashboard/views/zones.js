@@ -144,7 +144,7 @@ function outcomeBox(read, outcomes, replaces) {
   for (const one of outcomes) counts[one.verb] = (counts[one.verb] || 0) + 1;
   const left = replaces ? 0 : read.surplus.length;
   return card(`${read.zone}: ${counted(read.records, "record")}`,
-    h("p", {}, Object.entries(counts).map(([verb, count]) => [badge(`${verb} ${count}`, verb === "deleted" ? "bad" : ""), " "]), "of objects."),
+    h("p", {}, "Objects: ", Object.entries(counts).map(([verb, count]) => [badge(`${verb} ${count}`, verb === "deleted" ? "bad" : ""), " "])),
     left ? note(`Left as they are, as the file does not have them: ${counted(left, "record set")}.`) : null,
     read.warnings.slice(0, 20).map(one => note(one, "warn")),
     h("p", {class: "quiet"}, "Nothing was written yet: import again to do it."));

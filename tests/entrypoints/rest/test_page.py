@@ -61,7 +61,7 @@ def test_the_policy_lets_nothing_in_but_the_files_themselves() -> None:
     assert headers["Content-Security-Policy"] == (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'"
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
     assert answer.caching == "no-cache"
@@ -132,6 +132,21 @@ def test_pages_of_others_are_refused_here_too(headers: dict[str, str], code: int
     assert got(app(), "/ui/", **headers).code == code
 
 
+LINK = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+
+
+def test_a_link_on_another_site_leads_to_the_start_of_the_page_and_nowhere_else() -> None:
+    for path, code in (("/", 307), ("/ui", 307), ("/ui/", 200), ("/ui/app.js", 403),
+                       ("/api/docs", 403), ("/api/v1/info", 403)):  # fmt: skip
+        assert got(app(), path, **LINK).code == code, path
+    for other in ({"sec_fetch_dest": "iframe"}, {"sec_fetch_mode": "no-cors"},
+                  {"origin": "http://evil.example"}):  # fmt: skip
+        assert got(app(), "/ui/", **(LINK | other)).code == 403, other
+    assert got(app(), "/ui/", "POST", **LINK).code == 403
+    assert got(app(), "/ui/", **LINK, host="evil.example").code == 421
+    assert got(app(has_page=False), "/ui/", **LINK).code == 403
+
+
 def test_no_script_makes_markup_of_text_or_asks_another_host() -> None:
     """The policy would stop the first in the browser; here it is seen sooner."""
     banned = re.compile(
@@ -161,3 +176,30 @@ def test_who_one_is_says_what_one_may_do() -> None:
     assert rights["viewer"] < rights["operator"] < rights["admin"]
     assert "objects.write" in rights["narrow"]
     assert "blocking" not in rights["narrow"]
+
+
+def test_what_is_read_and_written_stands_out_from_what_is_behind_it() -> None:
+    """WCAG 2.2: texts 4.5 to 1 (1.4.3), edges of what is written into 3 to 1 (1.4.11)."""
+    style = page_files()["/ui/style.css"].content.decode()
+    light, dark = re.findall(r":root \{([^}]*--ground[^}]*)\}", style)
+    for scheme in (light, dark):
+        colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", scheme))
+        pairs = [(tone, f"{tone}-soft", 4.5) for tone in ("good", "bad", "warn")]
+        pairs += [(tone, ground, 4.5) for tone in ("ink", "quiet", "brand")
+                  for ground in ("ground", "paper", "soft")]  # fmt: skip
+        pairs += [("brand-ink", "brand", 4.5), ("paper", "ink", 4.5), ("paper", "bad", 4.5)]
+        pairs += [("edge", ground, 3.0) for ground in ("ground", "paper")]
+        for front, back, least in pairs:
+            assert contrast(colours[front], colours[back]) >= least, (front, back)
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    shares = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return sum(weight * s for weight, s in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
