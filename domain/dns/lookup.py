@@ -132,7 +132,8 @@ def lookup(zones: ZoneSet, qname: Name, qtype: int, now_s: int) -> Answer:
                 owner = zone.cased.get(key) if zone.cased else None
                 placed = (Placed(owner, qtype, *found),)
                 return Answer(NOERROR, True, placed, zones=(zone.key,))
-    return _Resolution(zones, qtype, now_s).run(zone, qname, key)
+    # What is made of the question's name has no letters of this client: others get it repeated.
+    return _Resolution(zones, qtype, now_s).run(zone, key, key)
 
 
 def lookup_behind(zones: ZoneSet, alias: Placed, qtype: int, now_s: int) -> Answer | None:

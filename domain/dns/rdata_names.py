@@ -22,6 +22,9 @@ class Found(NamedTuple):
     names: tuple[Name, ...]
     may_be_sent: bool
     """They are written as a sender may write them; else they have to be written in full."""
+    letters_count: bool
+    """They are signed in the letters that they have; others are in lower case (RFC 4034 section
+    6.2)."""
 
 
 def find_names(message: bytes, at: int, end: int, rtype: int) -> Found | None:
@@ -47,7 +50,7 @@ def find_names(message: bytes, at: int, end: int, rtype: int) -> Found | None:
     if at > end or (layout.behind is not None and at + layout.behind != end):
         raise BadName("rdata is longer or shorter than its fields")
     may_be_sent = layout.kind == USUAL or at - start == sum(map(len, found))
-    return Found(start, at, tuple(found), may_be_sent)
+    return Found(start, at, tuple(found), may_be_sent, layout.kind == NEVER)
 
 
 def plain_rdata(message: bytes, at: int, end: int, found: Found | None) -> bytes:

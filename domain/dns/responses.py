@@ -5,6 +5,9 @@ question did not ask for are dropped before anybody can see or store them (RFC 2
 RFC 5452 section 6). Most responses hold nothing else, and their octets are kept as they are: they
 follow a question of the same length, so compression pointers into it stay right in every letter
 case. OPT is between two hops and is never kept (RFC 6891 section 6.1.1).
+
+Letter case means nothing (RFC 4343), but nobody is shown letters that chance gave our question:
+what points into it takes on those of whoever asks, and what was copied out of it is in lower case.
 """
 
 from collections.abc import Iterator
@@ -25,7 +28,7 @@ from kudurru.domain.dns.messages import (
     TCP_MAX,
     find_option,
 )
-from kudurru.domain.dns.names import BadName
+from kudurru.domain.dns.names import BadName, Name
 from kudurru.domain.dns.rdata_names import Found, find_names, plain_rdata
 from kudurru.domain.dns.record_types import (
     AAAA,
@@ -242,13 +245,15 @@ class Reader:
 
     def __init__(self, question: bytes, packet: bytes) -> None:
         self.question = question
-        # A pointer into the header would read a name there, and another one in our own answer.
-        self.packet = _NO_NAME + packet[HEADER_SIZE:]
         self.qname = question[:-4].lower()
         self.qtype = int.from_bytes(question[-4:-2], "big")
         _, self.flags, questions, *counts = _HEADER.unpack_from(packet)
         self.counts: list[int] = counts
         self.start = HEADER_SIZE + (len(question) if questions else 0)
+        # A pointer into the header would read a name there, and another one in our own answer. One
+        # into the question reads lower case.
+        asked = self.qname + question[-4:] if questions else b""
+        self.packet = _NO_NAME + asked + packet[self.start :]
         self.opt: bytes | None = None
         self.rcode = self.flags & 0xF
         self.opt_at = 0
@@ -298,6 +303,8 @@ class Reader:
                 else:
                     name, at = names.from_wire(packet, at)
                     owner = name.lower()
+                    if owner != name and self._without_copies(name) != name:
+                        self.must_rewrite = True
                 rtype, rclass, ttl, length = _RR_FIXED.unpack_from(packet, at)
                 end = at + 10 + length
                 if end > len(packet):
@@ -327,9 +334,26 @@ class Reader:
         if size is not None and end - at != size:
             raise Malformed(f"an address of {end - at} octets")
         found = find_names(self.packet, at, end, rtype)
-        if found is not None and not found.may_be_sent:
+        if found is None:
+            return None
+        if not found.may_be_sent:
             self.must_rewrite = True
+        if not found.letters_count:
+            shown = tuple(map(self._without_copies, found.names))
+            if shown != found.names:
+                self.must_rewrite = True
+                return found._replace(names=shown)
         return found
+
+    def _without_copies(self, name: Name) -> Name:
+        """A name, in lower case where it has a label in the very letters of the question: a server
+        may write those out, and makes aliases of them (RFC 6672 section 2.3)."""
+        asked = self.question[:-4]
+        if name == name.lower() or asked == self.qname:
+            return name
+        copied = names.labels(asked)
+        labels = [one.lower() if one in copied else one for one in names.labels(name)]
+        return names.from_labels(labels)
 
     def _extended_error(self) -> int | None:
         """Its code. The text may hold anything and is not given on."""

@@ -318,6 +318,29 @@ def test_a_chain_is_followed_sixteen_aliases_far() -> None:
     assert len(shown(message.answer)) == 16
 
 
+@pytest.mark.parametrize(
+    ("text", "qname", "qtype"),
+    [
+        ("d.z. 5 DNAME t.out.", "host.d.z.", A),
+        ("d.z. 5 DNAME t.z.\nhost.t.z. 5 A 192.0.2.1", "host.d.z.", A),
+        ("host.z. 5 HTTPS 1 . alpn=h2\nhost.z. 5 A 192.0.2.1", "host.z.", HTTPS),
+        ("*.z. 5 SVCB 1 . port=53\n*.z. 5 AAAA 2001:db8::1", "host.z.", SVCB),
+    ],
+)
+def test_what_is_made_of_the_questions_name_has_no_letters_of_it(
+    text: str, qname: str, qtype: int
+) -> None:
+    """Answers are repeated to others, with the question in their letters."""
+    zones = zones_of(text)
+
+    def behind_the_question(asked: str) -> bytes:
+        query = parse_query(dns.message.make_query(asked, qtype, use_edns=False).to_wire())
+        wire = compose(query, lookup(zones, query.qname, qtype, NOW_S), 65_535)
+        return wire[12 + len(query.question) :]
+
+    assert behind_the_question(qname.upper()) == behind_the_question(qname)
+
+
 def test_a_dname_used_twice_on_one_way_is_there_once() -> None:
     zones = zones_of("d.z. 5 DNAME t.z.\nx.t.z. 5 CNAME y.d.z.\ny.t.z. 5 A 192.0.2.1")
     assert shown(message_of(zones, "x.d.z.", A).answer) == [

@@ -21,7 +21,10 @@ from kudurru.adapters.memory.clock import ManualClock, SeededEntropy
 from kudurru.adapters.memory.log import MemoryEventLog
 from kudurru.adapters.sockets import Listener, bind_all, split_address
 from kudurru.domain.commands import Command
+from kudurru.domain.filtering.decision import EVERYONE
+from kudurru.domain.filtering.pauses import pause_command, resume_command, stream_of
 from kudurru.domain.filtering.policies import BlockDefaults
+from kudurru.domain.kinds.validation import Manifest
 from kudurru.domain.later import Later
 from kudurru.domain.objects import Key, key_of
 from kudurru.domain.ports import CACHE, Origins, PacketEngine, Reply
@@ -43,11 +46,14 @@ if engine_native.is_available():
     KINDS |= {"native": NativeEngine, WITH_ZONES: NativeEngine, OVER_TCP: TcpServer}
 
 NAMES = ["www", "nas", "a.deep", "alias", "*.wild", "x.wild", "gone", "old"]
+EXPIRING = ["old", "nas", "*.wild"]
 SOON = "2023-11-14T22:15:00Z"  # 100 seconds after the clock's beginning
 CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the second one has a policy of its own
+GROUPS = [EVERYONE, "default/kids"]
+HOURS = {"windows": [{"days": ["Tue"], "start": "22:14", "end": "22:15"}]}  # from 40 seconds on
 ZONES = ["example.org", "sub.example.org", "third.example"]
 RTYPES = {"A": 1, "AAAA": 28, "TXT": 16, "CNAME": 5, "HTTPS": 65, "ANY": 255, "NS": 2, "SOA": 6}
-RTYPES |= {"MX": 15}
+RTYPES |= {"MX": 15, "DNAME": 39}
 SIZES = [0, 512, 700, 1231, 1232, 4096, 65_535]  # of EDNS
 TARGETS = {
     "A": ["192.0.2.1", "192.0.2.2"],
@@ -56,6 +62,8 @@ TARGETS = {
     "CNAME": ["nas.example.org", "www.sub.example.org", "www.third.example"],
     "MX": ["10 www.third.example", "10 www.sub.example.org"],  # with addresses beside them
     "NS": ["nas.third.example", "www.example.org"],
+    "HTTPS": ["1 . alpn=h2", "0 www.third.example"],
+    "DNAME": ["wild.example.org", "third.example"],
 }
 UPSTREAM = "192.0.2.11"
 AHEAD_US = 3_600_000_000  # of the threads' time: they count down nothing
@@ -79,9 +87,14 @@ changes = st.one_of(
     st.tuples(st.just("upstream says"), names, st.sampled_from(SAID)),
     st.tuples(st.just("forward"), st.sampled_from(ZONES[1:])),
     st.tuples(st.just("wait"), st.integers(1, 90)),
+    st.tuples(st.just("ttl"), st.sampled_from(ZONES), st.sampled_from([60, 600])),
+    st.tuples(st.just("kids"), st.sampled_from(CLIENTS)),
+    st.tuples(st.just("hours"), names),
+    st.tuples(st.just("pause"), st.sampled_from(GROUPS), st.sampled_from([None, 30, 100])),
+    st.tuples(st.just("go on"), st.sampled_from(GROUPS)),
 )
 questions = st.tuples(
-    st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild"]),
+    st.sampled_from([*NAMES, "", "sub", "www.sub", "x.y.wild", "www.nas"]),
     st.sampled_from(["example.org", "third.example", "elsewhere.example"]),
     st.sampled_from(list(RTYPES.values())),
     st.sampled_from([0x0100, 0, 0x0110, 0x2900]),  # RD, nothing, RD and CD, UPDATE
@@ -147,8 +160,7 @@ class World:
         self.engine = KINDS[kind](self, bound.sockets, **how)
         self.target = split_address(bound.address)
         self.meanwhile: Callable[[], None] | None = None
-        group = {"clients": [{"ip": CLIENTS[1]}]}
-        self.commit(put(zone(ZONES[0])), put(manifest("ClientGroup", "kids", group)))
+        self.commit(put(zone(ZONES[0])), put(kids(CLIENTS[1])))
 
     def forget(self, changed: Origins) -> None:
         if hasattr(self, "engine"):
@@ -192,6 +204,17 @@ class World:
                 self._drop(key_of("DNSZone", "", how[0]))
             case "deny":
                 self._deny(*how)
+            case "hours":
+                self._put_policy(deny=[f"{how[0]}.elsewhere.example"], schedule=HOURS)
+            case "pause":
+                now_s = self.clock.now_us() // 1_000_000
+                self.commit(pause_command(how[0], self._version(how[0]), now_s, how[1]))
+            case "go on":
+                self.commit(resume_command(how[0], self._version(how[0])))
+            case "kids":
+                self.commit(put(kids(how[0])))
+            case "ttl":
+                self.commit(put(zone(how[0], defaultTTL=how[1])))
             case "rewrite":
                 one = {"name": f"{how[0]}.elsewhere.example", "targets": [how[1]]}
                 if not how[1][0].isdigit():
@@ -222,12 +245,12 @@ class World:
 
     def _put(self, name: str, record: tuple[str, str], origin: str, expires: bool) -> None:
         rtype, target = record
-        wanted = endpoint(f"{name}.{origin}", rtype, target)
+        wanted = [endpoint(f"{name}.{origin}", rtype, target)]
+        if rtype == "HTTPS":  # whose target may be the name itself, with an address
+            wanted.append(endpoint(f"{name}.{origin}", "A", "192.0.2.3"))
         if expires:
-            wanted["expiresAt"] = (
-                "2025-10-09T09:00:00Z" if name == "old" else "2099-01-01T00:00:00Z"
-            )
-        self.commit(put(record_set(_object_name(name, origin), wanted, zone=origin)))
+            wanted[0]["expiresAt"] = SOON if name in EXPIRING else "2099-01-01T00:00:00Z"
+        self.commit(put(record_set(_object_name(name, origin), *wanted, zone=origin)))
 
     def _deny(self, name: str, mode: str, for_one: bool) -> None:
         spec: dict[str, Any] = {
@@ -240,6 +263,9 @@ class World:
 
     def _put_policy(self, **spec: Any) -> None:
         self.commit(put(manifest("Policy", "some", {"blockListRefs": ["own"], **spec})))
+
+    def _version(self, group: str) -> int:
+        return self.node.objects.version(stream_of(group))
 
     def _drop(self, key: Key) -> None:
         if self.node.objects.find(key) is not None:
@@ -270,6 +296,10 @@ class World:
             reply = reply.value
         assert isinstance(reply, Reply)
         return reply.wire
+
+
+def kids(client: str) -> Manifest:
+    return manifest("ClientGroup", "kids", {"clients": [{"ip": client}]})
 
 
 def _object_name(name: str, origin: str) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 
-from kudurru.domain.dns.messages import TCP_MAX, Query, parse_query
+from kudurru.domain.dns.messages import HEADER_SIZE, TCP_MAX, Query, parse_query
 from kudurru.domain.dns.names import Name, from_text
 from kudurru.domain.dns.resolved import Resolved, behind_aliases, compose_resolved
 from kudurru.domain.dns.responses import (
@@ -58,6 +58,24 @@ def check(question: bytes, packet: bytes) -> None:
     aged = Resolved(message, "cache", age_s=60)
     assert len(compose_resolved(asked(question), aged, TCP_MAX)) <= TCP_MAX
     check_behind_alias(question, message)
+    check_letters(question, packet, message)
+
+
+def check_letters(question: bytes, packet: bytes, message: Message) -> None:
+    """It says the same to a question in other letters, whatever was copied from that."""
+    loud = question[:-4].upper() + question[-4:]
+    if not packet.startswith(question, HEADER_SIZE):
+        return  # it has no question
+    try:
+        heard = read_response(loud, packet.replace(question, loud, 1), is_trusted=True)
+    except Malformed:
+        return  # it is written anew, and larger than a message
+    assert heard.ttl_s == message.ttl_s
+    assert unlettered(said(question, heard)) == unlettered(said(question, message))
+
+
+def unlettered(records: list[tuple[int, bytes, int, bytes]]) -> list[tuple[int, bytes, int, bytes]]:
+    return [(section, owner, rtype, data.lower()) for section, owner, rtype, data in records]
 
 
 FAR = from_text("a.name.of.another.length.example.")

@@ -36,6 +36,30 @@ def test_letters_are_mixed_and_the_client_gets_its_own() -> None:
     assert sent not in (sent.lower(), sent.upper())
 
 
+def test_no_letters_of_chance_are_shown() -> None:
+    """Neither in what is written anew, nor where an upstream wrote them out."""
+    rig = Rig(ONE)
+
+    def script(query: dns.message.Message, _packet: bytes) -> bytes:
+        name = str(query.question[0].name)
+        host, zone = name.split(".", 1)
+        if host.lower() == "alias":  # the second record does not belong to the question
+            alias, address = f"{name} 60 IN CNAME www.{zone}", f"www.{zone} 60 IN A 192.0.2.1"
+            return response(query, [alias, address])
+        if host.lower() == "a-long-host":
+            dname, alias = f"{zone} 60 IN DNAME new.test.", f"{name} 60 IN CNAME {host}.new.test."
+            return response(query, [dname, alias])
+        return response(query, [], ["example. 60 IN SOA ns.example. h.example. 1 2 3 4 60"])
+
+    rig.scripts[ONE] = script
+    name = "Alias.in-some.Example."
+    assert rig.ask(name, "MX").texts == [f"{name} 60 CNAME www.in-some.example."]
+    assert rig.ask("a-long-host.old.example", "MX").texts == [
+        "a-long-host.old.example. 60 CNAME a-long-host.new.test.",
+        "old.example. 60 DNAME new.test.",
+    ]
+
+
 def _lower_letters(query: dns.message.Message, packet: bytes) -> bytes:
     lowered = dns.message.from_wire(packet[:12] + packet[12:].lower())
     return response(lowered, [WWW])
