@@ -5,9 +5,7 @@ counterparts. A client that uses global settings throughout is a group without a
 everybody's holds for it; any other has a policy of its own, with all that counts for it.
 """
 
-from kudurru.domain.documents import read_documents
-from kudurru.domain.errors import Invalid
-from kudurru.domain.imports.fields import Fields, fields_of
+from kudurru.domain.imports.fields import Fields, read_fields
 from kudurru.domain.imports.model import Audience, Importing, Rules, Source, parsed_address
 from kudurru.domain.kinds.blocklist import INLINE_LINE_MAX
 from kudurru.domain.kinds.clientgroup import Client, ClientGroupSpec, clientgroup_faults
@@ -28,14 +26,7 @@ NO_COUNTERPART = {
 def read(importing: Importing, sources: list[Source]) -> None:
     if len(sources) > 1:
         importing.fault(sources[1].name, "one AdGuardHome.yaml at a time")
-    try:
-        documents = read_documents(
-            sources[0].data, what=sources[0].name, format="yaml", is_foreign=True
-        )
-    except Invalid as error:
-        importing.faults += error.causes
-        return
-    if (top := fields_of(importing, documents)) is None:
+    if (top := read_fields(importing, sources[0], "yaml")) is None:
         return
     dns, filtering = top.under("dns"), top.under("filtering")
     if not {"dns", "filters"}.intersection(top.names()):

@@ -6,9 +6,7 @@ each client that is named one ClientGroup with a Policy.
 
 from collections.abc import Iterator
 
-from kudurru.domain.documents import read_documents
-from kudurru.domain.errors import Invalid
-from kudurru.domain.imports.fields import Fields, fields_of
+from kudurru.domain.imports.fields import Fields, read_fields
 from kudurru.domain.imports.model import (
     Audience,
     BlockList,
@@ -37,14 +35,7 @@ _ELSEWHERE = {
 def read(importing: Importing, sources: list[Source]) -> None:
     if len(sources) > 1:
         importing.fault(sources[1].name, "one config.yml at a time")
-    try:
-        documents = read_documents(
-            sources[0].data, what=sources[0].name, format="yaml", is_foreign=True
-        )
-    except Invalid as error:
-        importing.faults += error.causes
-        return
-    if (top := fields_of(importing, documents)) is None:
+    if (top := read_fields(importing, sources[0], "yaml")) is None:
         return
     if not {"upstreams", "upstream", "blocking", "customDNS"}.intersection(top.names()):
         importing.fault(top.at(), "neither upstreams nor blocking: is this blocky's config.yml?")

@@ -4,10 +4,11 @@ What is missing is nothing; what is of another type than the product writes is a
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
-from kudurru.domain.documents import Document
-from kudurru.domain.imports.model import Importing
+from kudurru.domain.documents import Document, read_documents
+from kudurru.domain.errors import Invalid
+from kudurru.domain.imports.model import Importing, Source
 
 
 class Fields:
@@ -96,8 +97,16 @@ class Fields:
         self._importing.fault(self._document.place(path), f"{path}: {wanted} is expected here")
 
 
-def fields_of(importing: Importing, documents: list[Document]) -> Fields | None:
-    """Of the only document of a file; None for an empty file."""
+def read_fields(
+    importing: Importing, source: Source, notation: Literal["json", "toml", "yaml"]
+) -> Fields | None:
+    """Of the only document of a file; None for an empty one, and for one with faults, which are
+    noted."""
+    try:
+        documents = read_documents(source.data, what=source.name, format=notation, is_foreign=True)
+    except Invalid as error:
+        importing.faults += error.causes
+        return None
     if len(documents) > 1:
         importing.fault(documents[1].place(""), "a second document; the product reads one")
     return Fields(importing, documents[0], "", documents[0].value) if documents else None

@@ -12,7 +12,7 @@ from typing import Any
 from kudurru.domain.documents import read_documents
 from kudurru.domain.errors import Invalid
 from kudurru.domain.imports import dnsmasq, hosts
-from kudurru.domain.imports.fields import Fields, fields_of
+from kudurru.domain.imports.fields import Fields, read_fields
 from kudurru.domain.imports.model import Audience, Importing, Rules, Source, hash_port
 from kudurru.domain.imports.reverse import reverse_zones
 from kudurru.domain.kinds.clientgroup import Client, ClientGroupSpec, clientgroup_faults
@@ -254,12 +254,7 @@ def _tell_of_overlaps(importing: Importing, clients: list[Row]) -> None:
 
 def _read_settings(importing: Importing, source: Source) -> None:
     """pihole.toml of version 6."""
-    try:
-        documents = read_documents(source.data, what=source.name, format="toml", is_foreign=True)
-    except Invalid as error:
-        importing.faults += error.causes
-        return
-    if (top := fields_of(importing, documents)) is None:
+    if (top := read_fields(importing, source, "toml")) is None:
         return
     dns = top.under("dns")
     for at, text in dns.texts("upstreams"):
