@@ -5,9 +5,7 @@ import json
 import unicodedata
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import dns.message
 import dns.name
@@ -15,54 +13,15 @@ import dns.query
 import pytest
 
 from kudurru.entrypoints.escaping import escape
-from tests.blackbox.program import Serving, command, serving, wait_until
-from tests.blackbox.test_api import Asking
-from tests.browsers import PHONE, Browser, Tab, driving
+from tests.blackbox.pages import Served, signed_in
+from tests.blackbox.program import serving, wait_until
+from tests.browsers import PHONE, Browser
 
 HEADERS = (
     "Cache-Control", "Content-Security-Policy", "Content-Type", "Content-Length", "ETag",
     "Cross-Origin-Opener-Policy", "Referrer-Policy", "X-Content-Type-Options",
 )  # fmt: skip
 MARKUP = '<img src=x onerror=document.title="pwned">'
-
-
-class Served(NamedTuple):
-    server: Serving
-    tokens: dict[str, str]
-
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        return Asking(self.server, self.tokens["admin"])(method, path, body)
-
-    @property
-    def page(self) -> str:
-        return self.server.addresses["page"]
-
-
-def token_of(data: Path, role: str) -> str:
-    made = command("token", "create", role, "--role", role, "--data", data, "-o", "json")
-    return str(made.json()["token"])
-
-
-def signed_in(browser: Browser, served: Served, role: str = "admin", view: str = "") -> Tab:
-    tab = browser.open(f"{served.page}#/{view}")
-    tab.write("Token", served.tokens[role])
-    tab.click("Sign in")
-    tab.wait("document.querySelector('nav')")
-    return tab
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data = tmp_path_factory.mktemp("server") / "data"
-    tokens = {role: token_of(data, role) for role in ("admin", "operator", "viewer")}
-    with serving(data, "--demo") as server:
-        yield Served(server, tokens)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with driving(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def asked(served: Served, *labels: bytes) -> None:

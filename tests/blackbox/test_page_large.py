@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.blackbox.pages import Served, signed_in, token_of
 from tests.blackbox.program import command, serving
-from tests.blackbox.test_page import Served, signed_in, token_of
 from tests.browsers import driving
 
 pytestmark = pytest.mark.slow

@@ -1,27 +1,8 @@
 """Restore, deleted objects, the history and the chain, in the page of a real server."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.blackbox.program import serving
-from tests.blackbox.test_page import Served, signed_in, token_of
+from tests.blackbox.pages import Served, signed_in
 from tests.blackbox.test_page_zones import applied, is_left, opened
-from tests.browsers import PHONE, Browser, driving
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data = tmp_path_factory.mktemp("server") / "data"
-    tokens = {role: token_of(data, role) for role in ("admin", "operator")}
-    with serving(data, "--demo") as server:
-        yield Served(server, tokens)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with driving(tmp_path_factory.mktemp("browser")) as found:
-        yield found
+from tests.browsers import PHONE, Browser
 
 
 def test_a_zone_goes_back_to_a_moment_by_a_plan_that_was_shown(

@@ -10,8 +10,8 @@ import dns.message
 import dns.query
 import pytest
 
-from tests.blackbox.program import serving, wait_until
-from tests.blackbox.test_page import Served, signed_in, token_of
+from tests.blackbox.pages import Served, signed_in
+from tests.blackbox.program import wait_until
 from tests.browsers import Browser, Tab, driving
 
 AHEAD_MS = 2 * 3_600_000
@@ -24,20 +24,6 @@ REPLAYS = """(real => { window.fetch = async () => {
     return Response.json(said, {status: 503});
 }; })(window.fetch)"""
 """A server that was started just now, for one request."""
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data = tmp_path_factory.mktemp("server") / "data"
-    tokens = {role: token_of(data, role) for role in ("admin", "viewer")}
-    with serving(data, "--demo") as server:
-        yield Served(server, tokens)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with driving(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def go_offline(tab: Tab, *, is_away: bool) -> None:

@@ -1,14 +1,11 @@
 """Zones, records, their history and their way back, in the page of a real server."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from tests.blackbox.program import serving, wait_until
-from tests.blackbox.test_page import Served, signed_in, token_of
-from tests.browsers import Browser, Tab, driving
+from tests.blackbox.pages import Served, signed_in
+from tests.blackbox.program import wait_until
+from tests.browsers import Browser, Tab
 from tests.primaries import Script, SocketPrimary, whole
 
 MARKUP = '<img src=x onerror=document.title="pwned">'
@@ -22,20 +19,6 @@ $TTL 60
 ns1 IN A 192.0.2.53
 web IN A 192.0.2.80
 """
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data = tmp_path_factory.mktemp("server") / "data"
-    tokens = {role: token_of(data, role) for role in ("admin", "operator", "viewer")}
-    with serving(data, "--demo") as server:
-        yield Served(server, tokens)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with driving(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def applied(served: Served, zone: str, **addresses: str) -> int:
